@@ -1,0 +1,46 @@
+package mq
+
+import "errors"
+
+// Sentinels that two tiers know. Match with errors.Is; the text of the wrapping
+// error carries the names and numbers.
+var (
+	// ErrInvalid is bad input for which no closer kind exists.
+	ErrInvalid = errors.New("invalid input")
+	// ErrIllegalTopic is a topic name that cannot exist.
+	ErrIllegalTopic = errors.New("illegal topic")
+	// ErrIllegalGroup is a group name that cannot exist.
+	ErrIllegalGroup = errors.New("illegal consumer group")
+
+	// ErrTopicNotFound: the topic does not exist, or was deleted since.
+	ErrTopicNotFound = errors.New("topic not found")
+	// ErrTopicExists: a topic of that name exists with another configuration.
+	ErrTopicExists = errors.New("topic exists")
+	// ErrGroupNotFound: the consumer group does not exist, or was deleted since.
+	ErrGroupNotFound = errors.New("consumer group not found")
+	// ErrGroupExists: a group of that name exists with another configuration.
+	ErrGroupExists = errors.New("consumer group exists")
+	// ErrQueueNotFound: the topic has no such queue on the shard asked.
+	ErrQueueNotFound = errors.New("queue not found")
+	// ErrShardNotFound: no node known here serves the shard.
+	ErrShardNotFound = errors.New("shard not found")
+	// ErrForbidden: the topic does not permit the operation.
+	ErrForbidden = errors.New("forbidden")
+
+	// ErrInvalidReceipt: the receipt handle cannot be read, or belongs to
+	// another topic or group.
+	ErrInvalidReceipt = errors.New("invalid receipt handle")
+	// ErrLeaseEnded: the delivery a receipt stands for is over: acknowledged,
+	// dead-lettered, or delivered again since.
+	ErrLeaseEnded = errors.New("lease ended")
+
+	// ErrTooLarge: the message or request is over a size limit.
+	ErrTooLarge = errors.New("too large")
+	// ErrBusy: a bounded queue or table is full; trying later may succeed.
+	ErrBusy = errors.New("too many requests")
+	// ErrStopped: the store has been closed, or stopped itself after a failed
+	// write. What was asked may or may not survive a restart.
+	ErrStopped = errors.New("store stopped")
+	// ErrNotImplemented: the protocol has the call, this server does not yet.
+	ErrNotImplemented = errors.New("not implemented")
+)

@@ -1,0 +1,114 @@
+package mq
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// MessageType is the protocol's message type; the numbers are the protocol's.
+type MessageType uint8
+
+// The message types of the protocol.
+const (
+	Unspecified MessageType = 0
+	Normal      MessageType = 1
+	FIFO        MessageType = 2
+	Delay       MessageType = 3
+	Transaction MessageType = 4
+	Lite        MessageType = 5
+	Priority    MessageType = 6
+)
+
+var messageTypeNames = [...]string{"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY"}
+
+// String returns the protocol's name of the type.
+func (t MessageType) String() string {
+	if int(t) < len(messageTypeNames) {
+		return messageTypeNames[t]
+	}
+	return fmt.Sprintf("MessageType(%d)", uint8(t))
+}
+
+// ParseMessageType returns the type with the protocol's name s, in any case.
+func ParseMessageType(s string) (MessageType, bool) {
+	for t, name := range messageTypeNames {
+		if t > 0 && strings.EqualFold(name, s) {
+			return MessageType(t), true
+		}
+	}
+	return Unspecified, false
+}
+
+// Numbers that must not mix have types of their own.
+type (
+	// TopicID identifies one life of a topic: a topic that is deleted and made
+	// again gets a new one. The router hands them out, from 1.
+	TopicID uint32
+	// GroupID identifies one life of a consumer group, like TopicID.
+	GroupID uint32
+	// QueueID numbers the queues of a topic inside one shard, from 0.
+	QueueID int32
+	// QueueOffset is the place of a message in its queue, from 0 and without gaps.
+	QueueOffset int64
+	// PopID identifies one delivery. Within a shard a later delivery has a
+	// greater one; it fences the lease of that delivery.
+	PopID uint64
+	// Attempt counts the deliveries of one message to one group, from 1.
+	Attempt int32
+)
+
+// A Message is one message on its way into the store or out of it.
+//
+// Properties and System hold the protocol's own encoding (protobuf fields of
+// Message.user_properties, and the inside of Message.system_properties without
+// what the server adds at delivery), so that a delivery is put together from
+// bytes and no tier between wire and disk decodes them. The fields beside them
+// repeat what the store itself decides on.
+//
+// Whoever makes a Message hands over its byte slices: nobody changes them
+// afterwards.
+type Message struct {
+	ID         string // chosen by the client; unique enough, not guaranteed to be
+	Tag        string // empty: none
+	Type       MessageType
+	Group      string // message group of a FIFO message; empty: none
+	Properties []byte
+	System     []byte
+	Body       []byte
+}
+
+// Size returns the bytes the parts of m take, framing excluded.
+func (m *Message) Size() int {
+	return len(m.ID) + len(m.Tag) + len(m.Group) + len(m.Properties) + len(m.System) + len(m.Body)
+}
+
+// An Appended says where a message was stored.
+type Appended struct {
+	Queue     QueueID
+	Offset    QueueOffset
+	StoreTime time.Time
+}
+
+// A Delivery is one message handed to one consumer, under a lease.
+type Delivery struct {
+	Message
+	Lease     Lease
+	StoreTime time.Time
+}
+
+// A Lease is the right of one consumer to settle one delivery. It travels to
+// the client inside the receipt handle and back. PopID fences it: as soon as
+// the message is delivered again, the lease of the earlier delivery is over.
+type Lease struct {
+	Shard   string
+	Topic   TopicID
+	Group   GroupID
+	Queue   QueueID
+	Offset  QueueOffset
+	PopID   PopID
+	Attempt Attempt
+	// AutoRenew records that the server keeps the lease alive for the client:
+	// the consumer asked for it when it received the message.
+	AutoRenew bool
+}

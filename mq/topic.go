@@ -1,0 +1,113 @@
+package mq
+
+import (
+	"fmt"
+	"strings"
+)
+
+// TopicType says which message types a topic accepts.
+type TopicType uint8
+
+// A topic accepts the one message type of the same name; a mixed topic accepts
+// NORMAL, FIFO, DELAY and TRANSACTION.
+const (
+	TopicNormal      = TopicType(Normal)
+	TopicFIFO        = TopicType(FIFO)
+	TopicDelay       = TopicType(Delay)
+	TopicTransaction = TopicType(Transaction)
+	TopicLite        = TopicType(Lite)
+	TopicPriority    = TopicType(Priority)
+	TopicMixed       = TopicType(100)
+)
+
+// String returns the name the command line uses.
+func (t TopicType) String() string {
+	if t == TopicMixed {
+		return "MIXED"
+	}
+	return MessageType(t).String()
+}
+
+// ParseTopicType returns the topic type named s, in any case.
+func ParseTopicType(s string) (TopicType, error) {
+	if strings.EqualFold(s, "MIXED") {
+		return TopicMixed, nil
+	}
+	if t, ok := ParseMessageType(s); ok {
+		return TopicType(t), nil
+	}
+	return 0, &InvalidError{Kind: ErrInvalid, Field: "type", Value: Shorten(s),
+		Reason: "must be one of NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED"}
+}
+
+// MessageTypes returns the message types the topic accepts, in a stable order.
+func (t TopicType) MessageTypes() []MessageType {
+	if t == TopicMixed {
+		return []MessageType{Normal, FIFO, Delay, Transaction}
+	}
+	return []MessageType{MessageType(t)}
+}
+
+// Accepts reports whether a message of type m may be sent to the topic.
+func (t TopicType) Accepts(m MessageType) bool {
+	for _, have := range t.MessageTypes() {
+		if have == m {
+			return true
+		}
+	}
+	return false
+}
+
+// Permission says what clients may do with a topic; the numbers are the protocol's.
+type Permission uint8
+
+// The permissions of the protocol.
+const (
+	PermNone      Permission = 1
+	PermRead      Permission = 2
+	PermWrite     Permission = 3
+	PermReadWrite Permission = 4
+)
+
+// CanRead reports whether receiving is permitted.
+func (p Permission) CanRead() bool { return p == PermRead || p == PermReadWrite }
+
+// CanWrite reports whether sending is permitted.
+func (p Permission) CanWrite() bool { return p == PermWrite || p == PermReadWrite }
+
+// MaxQueues is the largest number of queues a topic may have on one shard.
+const MaxQueues = 1024
+
+// A Topic is a topic as the router knows it. Values are shared between
+// goroutines and must not be changed after they are published.
+type Topic struct {
+	ID TopicID
+	Resource
+	Type       TopicType
+	Permission Permission
+	// Shards lists where the queues are, sorted by shard name.
+	Shards []ShardQueues
+	// Version grows with every change of the topic, from 1.
+	Version uint64
+}
+
+// ShardQueues says how many queues of a topic a shard serves. Queue ids count
+// from 0; the first Read are readable, the first Write are writable.
+type ShardQueues struct {
+	Shard string
+	Read  int32
+	Write int32
+}
+
+// Queues returns how many queues exist on the shard: those readable or writable.
+func (s ShardQueues) Queues() int32 { return max(s.Read, s.Write) }
+
+// On returns the topic's queues on the named shard.
+func (t *Topic) On(shard string) (ShardQueues, error) {
+	for _, s := range t.Shards {
+		if s.Shard == shard {
+			return s, nil
+		}
+	}
+	return ShardQueues{}, fmt.Errorf("topic %s on shard %q: %w", t.Resource, shard, ErrQueueNotFound)
+}
