@@ -1,0 +1,104 @@
+# Everything a contributor runs. `make` alone lists it.
+
+GO       ?= go
+SHELL    := /bin/bash
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BIN      := $(CURDIR)/bin/perigee
+# The tools have a module of their own, so that their dependencies are not the server's.
+BUF       = $(GO) tool -modfile=tools/go.mod buf
+GOLANGCI  = $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+GOFUMPT   = $(GO) tool -modfile=tools/go.mod gofumpt
+# The Go modules of the repository, in so far as they are there.
+MODULES  := $(patsubst %/go.mod,%,$(wildcard ./go.mod tools/go.mod sdktest/go.mod bench/go.mod))
+CODE     := $(filter-out tools,$(MODULES))
+IMAGE    := proto/descriptors.binpb
+NODE     := sdktest/node
+
+# Set to 1 to leave out what takes long.
+SHORT    ?=
+# Time for each fuzz target.
+FUZZTIME ?= 10s
+# How often the crash test kills the server.
+KILLS    ?= 20
+# Arguments of `make run` and `make bench`.
+ARGS     ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest check-generate check-tidy clean
+
+help: ## Show the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build bin/perigee, statically linked.
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
+
+run: build ## Run a standalone server with its data in perigee-data (ARGS=...).
+	exec $(BIN) standalone --data-dir perigee-data $(ARGS)
+
+generate: ## Generate gen/ and the descriptor image from proto/.
+	$(call generate-into,.)
+
+# generate-into DIR: the one place that says how code is generated.
+define generate-into
+	$(BUF) generate -o $(1)
+	$(BUF) build --path proto/apache --as-file-descriptor-set --exclude-source-info -o $(1)/$(IMAGE)
+endef
+
+fmt: ## Format Go and proto files.
+	$(GOFUMPT) -w .
+	$(BUF) format -w
+
+lint: ## Check format, go vet, golangci-lint and buf lint.
+	@unformatted="$$($(GOFUMPT) -l .)"; \
+	if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:"; echo "$$unformatted"; exit 1; fi
+	@set -e; for module in $(CODE); do \
+		echo "$$module: go vet, golangci-lint"; \
+		(cd $$module && $(GO) vet ./... && $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...); \
+	done
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+
+test: ## Run the tests (SHORT=1 for the quick ones).
+	$(GO) test $(if $(SHORT),-short) ./...
+
+race: ## Run the tests with the race detector (SHORT=1 for the quick ones).
+	CGO_ENABLED=1 $(GO) test -race $(if $(SHORT),-short) ./...
+
+fuzz: ## Run every fuzz target for FUZZTIME each.
+	@set -e -o pipefail; \
+	targets="$$($(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[n++] = $$1 } \
+		$$1 == "ok" { for (i = 0; i < n; i++) print $$2, names[i]; n = 0 }')"; \
+	while read -r package target; do \
+		[ -n "$$target" ] || continue; \
+		echo "$$package $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
+	done <<<"$$targets"
+
+sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones).
+	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) test -count=1 $(if $(SHORT),-short) ./...
+
+$(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
+	cd $(NODE) && npm ci --no-audit --no-fund
+	touch $@
+
+bench: build ## Measure bin/perigee (ARGS=...).
+	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
+
+crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
+	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -run . -count=1 -timeout 30m
+
+check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
+	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \
+	$(MAKE) --no-print-directory generate-fresh FRESH="$$fresh"; \
+	diff -r "$$fresh/gen" gen && cmp "$$fresh/$(IMAGE)" $(IMAGE) || \
+		{ echo "run make generate and commit the result"; exit 1; }
+
+.PHONY: generate-fresh
+generate-fresh:
+	$(call generate-into,$(FRESH))
+
+check-tidy: ## Check that go.mod and go.sum of every module are tidy.
+	@set -e; for module in $(MODULES); do echo "$$module: go mod tidy"; (cd $$module && $(GO) mod tidy -diff); done
+
+clean: ## Remove what the other targets built.
+	rm -rf bin $(NODE)/node_modules
