@@ -112,3 +112,44 @@ type Lease struct {
 	// the consumer asked for it when it received the message.
 	AutoRenew bool
 }
+
+// A Receive asks a shard for messages of one topic for one group.
+type Receive struct {
+	Topic *Topic
+	Group *Group
+	// Tags are the tags wanted, sorted and without repeats; none: every message.
+	Tags []string
+	// Max is the largest number of messages, at least 1.
+	Max int
+	// Invisible is how long they stay leased; above 0.
+	Invisible time.Duration
+	// Wait is how long to wait for the first message; 0: not at all.
+	Wait time.Duration
+	// AutoRenew is noted in the leases.
+	AutoRenew bool
+}
+
+// ChangeReason says who changes an invisible duration, and so what it means
+// when the message has been delivered as often as it may be.
+type ChangeReason uint8
+
+const (
+	// Extend is a consumer that wants more or less time; the delivery goes on.
+	// 0 ends it.
+	Extend ChangeReason = 0
+	// Renew is the server keeping a lease alive for a consumer.
+	Renew ChangeReason = 1
+	// Nack is a consumer that gives up on the delivery. The last attempt given
+	// up is dead-lettered at once.
+	Nack ChangeReason = 2
+	// GiveBack is the server taking back a delivery that never reached the
+	// consumer: it does not count as an attempt, and ends at once.
+	GiveBack ChangeReason = 3
+)
+
+// A LeaseChange sets when a delivery becomes visible again.
+type LeaseChange struct {
+	Lease     Lease
+	Invisible time.Duration // from now; 0: at once
+	Reason    ChangeReason
+}

@@ -1,0 +1,37 @@
+package transport
+
+import (
+	"io"
+	"net/http"
+)
+
+// NewHTTPHandler serves the endpoints an orchestrator asks:
+//
+//   - /livez answers 200 as long as the process serves at all;
+//   - /readyz answers 200, or 503 with the error's text while ready returns one;
+//   - /metrics is answered by metrics.
+//
+// ready is called once per request, from several goroutines at once.
+func NewHTTPHandler(ready func() error, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			answer(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
+	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	// The peer may be gone; there is nobody left to tell.
+	_, _ = io.WriteString(w, text+"\n")
+}

@@ -1,0 +1,98 @@
+package keyspace
+
+import (
+	"encoding/binary"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// An Entry of the ConsumeQueue says where a message is and what must be known to
+// decide about it without reading it.
+type Entry struct {
+	Pos       uint64 // of the stored message, in the log
+	Size      uint32 // of the stored message
+	StoreTime int64  // Unix nanoseconds
+	Group     uint64 // hash of the message group; 0 without one
+	Tag       []byte // the tag itself: hashes collide
+}
+
+// AppendEntryKey appends the key of the entry at offset.
+func AppendEntryKey(dst []byte, q Queue, offset mq.QueueOffset) []byte {
+	dst = AppendQueuePrefix(dst, q)
+	return binary.BigEndian.AppendUint64(dst, uint64(offset))
+}
+
+// AppendQueuePrefix appends what every entry key of the queue starts with.
+func AppendQueuePrefix(dst []byte, q Queue) []byte {
+	dst = AppendTopicEntriesPrefix(dst, q.Topic)
+	return binary.BigEndian.AppendUint32(dst, uint32(q.Queue))
+}
+
+// AppendTopicEntriesPrefix appends what every entry key of the topic starts with.
+func AppendTopicEntriesPrefix(dst []byte, t mq.TopicID) []byte {
+	dst = append(dst, prefixEntry)
+	return binary.BigEndian.AppendUint32(dst, uint32(t))
+}
+
+// DecodeEntryKey decodes a key of the ConsumeQueue.
+func DecodeEntryKey(b []byte) (Queue, mq.QueueOffset, error) {
+	if len(b) != 1+4+4+8 || b[0] != prefixEntry {
+		return Queue{}, 0, corrupt("queue entry key", b)
+	}
+	q := Queue{
+		Topic: mq.TopicID(binary.BigEndian.Uint32(b[1:])),
+		Queue: mq.QueueID(binary.BigEndian.Uint32(b[5:])),
+	}
+	return q, mq.QueueOffset(binary.BigEndian.Uint64(b[9:])), nil
+}
+
+const entryFixed = 8 + 4 + 8 + 8
+
+// AppendEntry appends the encoding of e.
+func AppendEntry(dst []byte, e *Entry) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, e.Pos)
+	dst = binary.BigEndian.AppendUint32(dst, e.Size)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(e.StoreTime))
+	dst = binary.BigEndian.AppendUint64(dst, e.Group)
+	return append(dst, e.Tag...)
+}
+
+// DecodeEntry decodes what AppendEntry wrote; Tag aliases b.
+func DecodeEntry(b []byte) (Entry, error) {
+	if len(b) < entryFixed {
+		return Entry{}, corrupt("queue entry", b)
+	}
+	return Entry{
+		Pos:       binary.BigEndian.Uint64(b),
+		Size:      binary.BigEndian.Uint32(b[8:]),
+		StoreTime: int64(binary.BigEndian.Uint64(b[12:])),
+		Group:     binary.BigEndian.Uint64(b[20:]),
+		Tag:       b[entryFixed:],
+	}, nil
+}
+
+// AppendTopicKey appends the key of a topic's registration.
+func AppendTopicKey(dst []byte, t mq.TopicID) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, prefixTopic), uint32(t))
+}
+
+// AppendGroupKey appends the key of a group's registration.
+func AppendGroupKey(dst []byte, g mq.GroupID) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, prefixGroup), uint32(g))
+}
+
+// TopicKeys and GroupKeys are the bounds of all registrations.
+func TopicKeys() (lower, upper []byte) { return []byte{prefixTopic}, []byte{prefixTopic + 1} }
+
+// GroupKeys returns the bounds of the group registrations.
+func GroupKeys() (lower, upper []byte) { return []byte{prefixGroup}, []byte{prefixGroup + 1} }
+
+// AppendGoneTopicKey appends the key that marks a topic id as used up for ever.
+func AppendGoneTopicKey(dst []byte, t mq.TopicID) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, prefixGone, prefixTopic), uint32(t))
+}
+
+// AppendGoneGroupKey appends the key that marks a group id as used up for ever.
+func AppendGoneGroupKey(dst []byte, g mq.GroupID) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, prefixGone, prefixGroup), uint32(g))
+}

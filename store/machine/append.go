@@ -1,0 +1,75 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+func (m *Machine) applyAppend(rec Record, res *Result) error {
+	v, err := command.ViewAppend(rec.Payload)
+	if err != nil {
+		return err
+	}
+	t, err := m.writable(v.Topic, v.Queue)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		res.Err = m.cannotWrite(v.Topic, v.Queue)
+		return nil
+	}
+	res.First = t.queues[v.Queue].next
+	for range v.Count {
+		if err := m.enqueue(t, v.Queue, v.Next(), v.Time, rec.PayloadPos); err != nil {
+			return err
+		}
+	}
+	return v.Done()
+}
+
+// writable returns the topic if it is registered and has the queue, else nil.
+func (m *Machine) writable(id mq.TopicID, queue mq.QueueID) (*topic, error) {
+	t := m.topics[id]
+	if t == nil || queue < 0 || int32(queue) >= t.Queues {
+		return nil, nil
+	}
+	return t, m.loadQueues(t)
+}
+
+func (m *Machine) cannotWrite(id mq.TopicID, queue mq.QueueID) error {
+	t := m.topics[id]
+	if t == nil {
+		return topicNotFound(id)
+	}
+	return fmt.Errorf("topic %s has %d queues, not queue %d: %w", t.Name, t.Queues, queue, mq.ErrQueueNotFound)
+}
+
+// enqueue puts one stored message at the end of a queue.
+func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage, now int64, payload uint64) error {
+	q := &t.queues[queue]
+	e := keyspace.Entry{
+		Pos: payload + uint64(msg.Start), Size: uint32(msg.Size),
+		StoreTime: now, Group: groupHash(msg.Group), Tag: msg.Tag,
+	}
+	m.key = keyspace.AppendEntryKey(m.key[:0], keyspace.Queue{Topic: t.ID, Queue: queue}, q.next)
+	m.val = keyspace.AppendEntry(m.val[:0], &e)
+	q.next++
+	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Tag: msg.Tag})
+	return m.set(m.key, m.val)
+}
+
+// groupHash is FNV-1a of the message group, with 0 kept for messages without
+// one. It is stored, so it never changes.
+func groupHash(group []byte) uint64 {
+	if len(group) == 0 {
+		return 0
+	}
+	h := uint64(14695981039346656037)
+	for _, b := range group {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return max(h, 1)
+}

@@ -1,0 +1,149 @@
+package machine
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// due knows when the next lease ends, without a seek over the index keys of
+// leases that were acknowledged in time: a million such tombstones cost tens of
+// milliseconds. It counts the leases per second of their visible-at time, which
+// takes memory for seconds, not for leases.
+type due struct {
+	counts  map[int64]int64 // second -> leases; an entry may be stale high, never low
+	seconds secondHeap      // every second in counts, smallest first
+	next    int64           // no lease ends before; Unix nanoseconds
+	low     uint64          // no index key is before
+}
+
+func newDue() due { return due{counts: map[int64]int64{}, next: never} }
+
+func (d *due) add(when uint64) {
+	s := int64(when / uint64(time.Second))
+	if _, ok := d.counts[s]; !ok {
+		heap.Push(&d.seconds, s)
+	}
+	d.counts[s]++
+	d.next = min(d.next, int64(when))
+}
+
+func (d *due) remove(when uint64) {
+	s := int64(when / uint64(time.Second))
+	if n, ok := d.counts[s]; ok && n > 0 {
+		d.counts[s] = n - 1
+	}
+}
+
+// first returns the smallest second that has leases.
+func (d *due) first() (int64, bool) {
+	for len(d.seconds) > 0 {
+		s := d.seconds[0]
+		if d.counts[s] > 0 {
+			return s, true
+		}
+		d.forget(s)
+	}
+	return 0, false
+}
+
+// forget drops the smallest second.
+func (d *due) forget(s int64) {
+	delete(d.counts, s)
+	heap.Pop(&d.seconds)
+}
+
+// NextDue returns a time before which no lease ends, in Unix nanoseconds, or
+// the greatest number when there is none. It is cheap; when that time has come,
+// Due says exactly.
+func (m *Machine) NextDue() int64 { return m.due.next }
+
+// Due reports whether a lease has ended at now, and makes NextDue exact enough
+// to wait for. It reads what was committed, so it is called after Commit.
+func (m *Machine) Due(now int64) (bool, error) {
+	if now < m.due.next {
+		return false, nil
+	}
+	for {
+		s, ok := m.due.first()
+		if !ok {
+			m.due.next = never
+			return false, nil
+		}
+		start := s * int64(time.Second)
+		if start > now {
+			m.due.next = start
+			return false, nil
+		}
+		when, ok, err := m.firstDue(uint64(start), uint64(start)+uint64(time.Second))
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			m.due.forget(s)
+			continue
+		}
+		m.due.next = int64(when)
+		return int64(when) <= now, nil
+	}
+}
+
+// firstDue returns the time of the first due key from start to before end.
+func (m *Machine) firstDue(start, end uint64) (when uint64, ok bool, err error) {
+	it, err := m.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendDuePrefix(nil, max(start, m.due.low)),
+		UpperBound: keyspace.AppendDuePrefix(nil, end),
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	if it.First() {
+		when, _, err = keyspace.DecodeDueKey(it.Key())
+		ok = err == nil
+	}
+	if closeErr := it.Close(); err == nil {
+		err = closeErr
+	}
+	return when, ok, err
+}
+
+// secondHeap orders seconds.
+type secondHeap []int64
+
+func (h secondHeap) Len() int           { return len(h) }
+func (h secondHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h secondHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *secondHeap) Push(x any)        { *h = append(*h, x.(int64)) }
+func (h *secondHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}
+
+// dueUntil lists up to limit leases whose time is not after now, oldest first,
+// and whether there are more.
+func (m *Machine) dueUntil(now int64, limit int) (refs []keyspace.Ref, times []uint64, more bool, err error) {
+	it, err := m.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendDuePrefix(nil, m.due.low),
+		UpperBound: keyspace.AppendDuePrefix(nil, uint64(now)+1),
+	})
+	if err != nil {
+		return nil, nil, false, err
+	}
+	defer func() { _ = it.Close() }() // read errors are in it.Error
+	for ok := it.First(); ok; ok = it.Next() {
+		if len(refs) == limit {
+			return refs, times, true, nil
+		}
+		when, ref, err := keyspace.DecodeDueKey(it.Key())
+		if err != nil {
+			return nil, nil, false, err
+		}
+		refs, times = append(refs, ref), append(times, when)
+	}
+	return refs, times, false, it.Error()
+}

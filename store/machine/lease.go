@@ -1,0 +1,245 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// lease returns the lease record of ref, effects of the batch included.
+func (m *Machine) lease(ref keyspace.Ref) (keyspace.Lease, bool, error) {
+	if l, ok := m.leases[ref]; ok {
+		return l, l.State != 0, nil
+	}
+	m.key = keyspace.AppendLeaseKey(m.key[:0], ref)
+	return get(m.db, m.key, keyspace.DecodeLease)
+}
+
+// unindex removes what leads to the record from the index of its state. The
+// record itself is replaced or deleted by the caller.
+func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
+	s.count(l.State, -1)
+	switch l.State {
+	case keyspace.Leased:
+		m.due.remove(l.When)
+		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
+	case keyspace.Ready:
+		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
+	case keyspace.UsedUp:
+		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
+	}
+	return m.del(m.key)
+}
+
+// put writes the record and its index key.
+func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
+	s.count(l.State, 1)
+	m.val = m.val[:0]
+	switch l.State {
+	case keyspace.Leased:
+		m.due.add(l.When)
+		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
+	case keyspace.Ready:
+		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
+		m.val = keyspace.AppendReady(m.val, ref.Queue, ref.Offset)
+		m.Effects.Ready = append(m.Effects.Ready, ref.Sub)
+	case keyspace.UsedUp:
+		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
+		m.Effects.UsedUp = append(m.Effects.UsedUp, ref)
+	}
+	if err := m.set(m.key, m.val); err != nil {
+		return err
+	}
+	m.leases[ref] = l
+	m.key = keyspace.AppendLeaseKey(m.key[:0], ref)
+	m.val = keyspace.AppendLease(m.val[:0], &l)
+	return m.set(m.key, m.val)
+}
+
+// drop deletes the record and its index key: the delivery is over.
+func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
+	if err := m.unindex(s, ref, l); err != nil {
+		return err
+	}
+	m.leases[ref] = keyspace.Lease{}
+	m.deleted = append(m.deleted, ref)
+	m.key = keyspace.AppendLeaseKey(m.key[:0], ref)
+	return m.del(m.key)
+}
+
+// end moves a record whose delivery failed: on to the next attempt, or to the
+// used-up messages when there is none left.
+func (m *Machine) end(s *sub, ref keyspace.Ref, l keyspace.Lease, maxAttempts mq.Attempt) error {
+	if err := m.unindex(s, ref, l); err != nil {
+		return err
+	}
+	if l.Attempt >= maxAttempts {
+		l.State, l.When = keyspace.UsedUp, 0
+	} else {
+		m.state.Ready++
+		l.State, l.When = keyspace.Ready, m.state.Ready
+	}
+	return m.put(s, ref, l)
+}
+
+// delivery finds the record that a receipt of the given delivery may settle.
+// The error is a sentinel of mq, for the client.
+func (m *Machine) delivery(id keyspace.Sub, r command.LeaseRef) (*sub, keyspace.Ref, keyspace.Lease, error, error) {
+	ref := keyspace.Ref{Sub: id, Queue: r.Queue, Offset: r.Offset}
+	s := m.subs[id]
+	if s == nil {
+		return nil, ref, keyspace.Lease{}, ended(ref, "the group holds nothing of the topic"), nil
+	}
+	l, found, err := m.lease(ref)
+	switch {
+	case err != nil:
+		return nil, ref, l, nil, err
+	case !found:
+		return s, ref, l, ended(ref, "it is settled or was never delivered"), nil
+	case l.PopID != r.PopID:
+		return s, ref, l, ended(ref, "it was delivered again since"), nil
+	}
+	return s, ref, l, nil, nil
+}
+
+func ended(ref keyspace.Ref, why string) error {
+	return fmt.Errorf("message at offset %d of queue %d: %s: %w", ref.Offset, ref.Queue, why, mq.ErrLeaseEnded)
+}
+
+func (m *Machine) applyAck(rec Record, res *Result) error {
+	v, err := command.ViewAck(rec.Payload)
+	if err != nil {
+		return err
+	}
+	for range v.Count {
+		s, ref, l, refusal, err := m.delivery(keyspace.Sub{Group: v.Group, Topic: v.Topic}, v.Next())
+		if err != nil {
+			return err
+		}
+		if refusal == nil {
+			if err := m.drop(s, ref, l); err != nil {
+				return err
+			}
+		}
+		res.Settled = append(res.Settled, refusal)
+	}
+	return nil
+}
+
+func (m *Machine) applyChange(rec Record, res *Result) error {
+	v, err := command.ViewChange(rec.Payload)
+	if err != nil {
+		return err
+	}
+	for range v.Count {
+		c := v.Next()
+		s, ref, l, refusal, err := m.delivery(keyspace.Sub{Group: v.Group, Topic: v.Topic}, c.LeaseRef)
+		if err != nil {
+			return err
+		}
+		if refusal == nil && l.State == keyspace.UsedUp {
+			refusal = ended(ref, "its attempts are used up")
+		}
+		if refusal == nil {
+			if err := m.change(s, ref, l, v.Time, c); err != nil {
+				return err
+			}
+		}
+		res.Settled = append(res.Settled, refusal)
+	}
+	return nil
+}
+
+// change gives one delivery a new visible-at time. It keeps the pop id, so that
+// every receipt of the delivery stays good until the message is delivered again.
+func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, c command.LeaseChange) error {
+	limit := mq.Attempt(1)
+	if g := m.groups[ref.Group]; g != nil {
+		limit = g.MaxAttempts
+	}
+	switch {
+	case c.Reason == mq.GiveBack:
+		if err := m.unindex(s, ref, l); err != nil {
+			return err
+		}
+		m.state.Ready++
+		l.Attempt--
+		l.State, l.When = keyspace.Ready, m.state.Ready
+		return m.put(s, ref, l)
+	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
+		return m.end(s, ref, l, limit)
+	}
+	if err := m.unindex(s, ref, l); err != nil {
+		return err
+	}
+	l.State, l.When = keyspace.Leased, uint64(now+c.Invisible)
+	return m.put(s, ref, l)
+}
+
+func (m *Machine) applyExpire(rec Record) error {
+	c, err := command.DecodeExpire(rec.Payload)
+	if err != nil {
+		return err
+	}
+	if err := m.Commit(); err != nil {
+		return err
+	}
+	refs, times, more, err := m.dueUntil(c.Time, int(c.Limit))
+	if err != nil {
+		return err
+	}
+	for i, ref := range refs {
+		l, found, err := m.lease(ref)
+		if err != nil {
+			return err
+		}
+		s, g := m.subs[ref.Sub], m.groups[ref.Group]
+		if !found || s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
+			// The topic or group was deleted under the lease.
+			m.key = keyspace.AppendDueKey(m.key[:0], times[i], ref)
+			if err := m.del(m.key); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := m.end(s, ref, l, g.MaxAttempts); err != nil {
+			return err
+		}
+	}
+	if !more {
+		m.due.low = uint64(c.Time)
+	} else if len(times) > 0 {
+		m.due.low = times[len(times)-1]
+	}
+	return nil
+}
+
+func (m *Machine) applyDeadLetter(rec Record, res *Result) error {
+	v, err := command.ViewDeadLetter(rec.Payload)
+	if err != nil {
+		return err
+	}
+	s, ref, l, refusal, err := m.delivery(keyspace.Sub{Group: v.Group, Topic: v.Topic}, v.Lease)
+	if err != nil {
+		return err
+	}
+	if refusal != nil {
+		res.Err = refusal
+		return nil
+	}
+	t, err := m.writable(v.Target, v.Queue)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		res.Err = m.cannotWrite(v.Target, v.Queue)
+		return nil
+	}
+	res.First = t.queues[v.Queue].next
+	if err := m.enqueue(t, v.Queue, v.Message, v.Time, rec.PayloadPos); err != nil {
+		return err
+	}
+	return m.drop(s, ref, l)
+}

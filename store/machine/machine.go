@@ -1,0 +1,317 @@
+// Package machine holds the deterministic rules of a shard: what each command
+// does to the queues, the leases and the groups' progress. The same commands in
+// the same order give the same state and the same answers.
+//
+// It has no goroutine, clock, lock, socket or configuration of its own: time
+// and limits come with the commands, and everything else it knows came through
+// the log. It never ranges over a map to decide. Its state lives in Pebble; what
+// it keeps in memory beside that is a cache, rebuilt when it is opened.
+//
+// store/shard calls it from one goroutine. No method may overlap another.
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// A Record is one command as it stands in the log.
+type Record struct {
+	Kind    command.Kind
+	Payload []byte
+	// PayloadPos is the log position of Payload, Next that behind the record.
+	PayloadPos uint64
+	Next       uint64
+	Index      uint64
+}
+
+// A Result is the answer to one command. The slices are reused by the next
+// command that is given the same Result.
+type Result struct {
+	// Err is a refusal that changed nothing: a sentinel of mq, wrapped.
+	Err error
+	// First is the offset of the first message of an append.
+	First mq.QueueOffset
+	// Popped are the messages of a pop, in the order of delivery.
+	Popped []Popped
+	// More says that a pop stopped at its scan limit; the next one continues
+	// behind the redelivery After.
+	More  bool
+	After uint64
+	// Settled has one answer for each delivery of an ack or change, nil or a
+	// sentinel of mq.
+	Settled []error
+}
+
+func (r *Result) reset() {
+	*r = Result{Popped: r.Popped[:0], Settled: r.Settled[:0]}
+}
+
+// A Popped is one message that a pop delivered, and where to read it.
+type Popped struct {
+	Queue     mq.QueueID
+	Offset    mq.QueueOffset
+	Attempt   mq.Attempt
+	Pos       uint64
+	Size      uint32
+	StoreTime int64 // Unix nanoseconds
+}
+
+// Effects collects what commands did that others wait for, until Reset.
+type Effects struct {
+	// Arrived lists the new messages by topic and tag.
+	Arrived []Arrival
+	// Ready lists the groups that have a redelivery they did not have before.
+	Ready []keyspace.Sub
+	// UsedUp lists the messages that wait for a dead-letter copy.
+	UsedUp []keyspace.Ref
+	// Gone says that a topic or group was deleted.
+	Gone bool
+}
+
+// An Arrival is one new message. Tag aliases the command's payload.
+type Arrival struct {
+	Topic mq.TopicID
+	Tag   []byte
+}
+
+// Reset empties e and keeps its memory.
+func (e *Effects) Reset() {
+	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], UsedUp: e.UsedUp[:0]}
+}
+
+// leaseCache bounds how many lease records are kept in memory between commits.
+const leaseCache = 1 << 16
+
+// Machine is the state of one shard.
+type Machine struct {
+	db    *pebble.DB
+	batch *pebble.Batch
+	state keyspace.State // as of the last command applied whole
+	dirty bool           // batch holds effects
+
+	topics map[mq.TopicID]*topic
+	groups map[mq.GroupID]*command.Group
+	subs   map[keyspace.Sub]*sub
+	due    due
+
+	// leases caches lease records by what was last written or read; a zero
+	// State says that the record was deleted by the batch.
+	leases  map[keyspace.Ref]keyspace.Lease
+	deleted []keyspace.Ref
+
+	// Effects grows with every Apply; the caller resets it.
+	Effects Effects
+	// Lost counts deliveries dropped because their message is no longer stored.
+	Lost uint64
+
+	key, val []byte // scratch
+}
+
+// Open reads the state in db. An empty db is the state before the first command.
+// The caller keeps ownership of db and closes it after the machine's last use.
+func Open(db *pebble.DB) (*Machine, error) {
+	m := &Machine{
+		db:     db,
+		batch:  db.NewBatch(),
+		state:  keyspace.State{Version: keyspace.Version},
+		topics: map[mq.TopicID]*topic{},
+		groups: map[mq.GroupID]*command.Group{},
+		subs:   map[keyspace.Sub]*sub{},
+		leases: map[keyspace.Ref]keyspace.Lease{},
+		due:    newDue(),
+	}
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Machine) load() error {
+	state, found, err := get(m.db, keyspace.StateKey(), keyspace.DecodeState)
+	if err != nil {
+		return fmt.Errorf("state of the views: %w", err)
+	}
+	if found {
+		m.state = state
+	}
+	lower, upper := keyspace.TopicKeys()
+	err = m.scan(lower, upper, func(_, v []byte) error {
+		c, err := command.DecodeTopic(v)
+		m.topics[c.ID] = &topic{Topic: c}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	lower, upper = keyspace.GroupKeys()
+	err = m.scan(lower, upper, func(_, v []byte) error {
+		c, err := command.DecodeGroup(v)
+		m.groups[c.ID] = &c
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	lower, upper = keyspace.SubKeys()
+	err = m.scan(lower, upper, func(k, _ []byte) error {
+		id, err := keyspace.DecodeSubKey(k)
+		m.subs[id] = &sub{id: id, readyLow: 1}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	lower, upper = keyspace.LeaseKeys()
+	return m.scan(lower, upper, func(k, v []byte) error {
+		ref, err := keyspace.DecodeLeaseKey(k)
+		if err != nil {
+			return err
+		}
+		l, err := keyspace.DecodeLease(v)
+		if err != nil {
+			return err
+		}
+		s := m.subs[ref.Sub]
+		if s == nil {
+			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
+		}
+		s.count(l.State, 1)
+		if l.State == keyspace.Leased {
+			m.due.add(l.When)
+		}
+		return nil
+	})
+}
+
+// scan calls fn for every key from lower to before upper.
+func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) (err error) {
+	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if err := fn(it.Key(), v); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+// get reads and decodes one value.
+func get[T any](db *pebble.DB, key []byte, decode func([]byte) (T, error)) (v T, found bool, err error) {
+	b, closer, err := db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return v, false, nil
+	}
+	if err != nil {
+		return v, false, err
+	}
+	v, err = decode(b)
+	return v, true, errors.Join(err, closer.Close())
+}
+
+// State returns what the views say about themselves after the last command.
+func (m *Machine) State() keyspace.State { return m.state }
+
+// Apply carries out one command and fills res. Records must come in the order
+// of the log. A command that is refused sets res.Err and changes nothing; an
+// error returned means that the state can no longer be trusted.
+func (m *Machine) Apply(rec Record, res *Result) error {
+	res.reset()
+	if rec.Index != m.state.Index+1 {
+		return fmt.Errorf("BUG: record %d applied after record %d", rec.Index, m.state.Index)
+	}
+	now, err := command.Time(rec.Payload)
+	if err != nil {
+		return fmt.Errorf("record %d: %w", rec.Index, err)
+	}
+	switch rec.Kind {
+	case command.KindTopic:
+		err = m.applyTopic(rec)
+	case command.KindTopicDelete:
+		err = m.applyTopicDelete(rec, res)
+	case command.KindGroup:
+		err = m.applyGroup(rec)
+	case command.KindGroupDelete:
+		err = m.applyGroupDelete(rec, res)
+	case command.KindAppend:
+		err = m.applyAppend(rec, res)
+	case command.KindPop:
+		err = m.applyPop(rec, res)
+	case command.KindAck:
+		err = m.applyAck(rec, res)
+	case command.KindChange:
+		err = m.applyChange(rec, res)
+	case command.KindExpire:
+		err = m.applyExpire(rec)
+	case command.KindDeadLetter:
+		err = m.applyDeadLetter(rec, res)
+	default:
+		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
+	}
+	if err != nil {
+		return fmt.Errorf("record %d (%s): %w", rec.Index, rec.Kind, err)
+	}
+	m.state.Pos, m.state.Index, m.state.Time = rec.Next, rec.Index, max(now, m.state.Time)
+	m.dirty = true
+	return nil
+}
+
+// Commit makes the effects so far readable through Pebble, together with the
+// position they are good for. Pebble's WAL is off: a crash loses a suffix of
+// commits, and the log brings them back.
+func (m *Machine) Commit() error {
+	if !m.dirty {
+		return nil
+	}
+	m.key = append(m.key[:0], keyspace.StateKey()...)
+	m.val = keyspace.AppendState(m.val[:0], m.state)
+	if err := m.batch.Set(m.key, m.val, nil); err != nil {
+		return err
+	}
+	if err := m.db.Apply(m.batch, pebble.NoSync); err != nil {
+		return err
+	}
+	if err := m.batch.Close(); err != nil {
+		return err
+	}
+	m.batch, m.dirty = m.db.NewBatch(), false
+	for _, ref := range m.deleted {
+		if m.leases[ref].State == 0 {
+			delete(m.leases, ref)
+		}
+	}
+	m.deleted = m.deleted[:0]
+	if len(m.leases) > leaseCache {
+		clear(m.leases)
+	}
+	return nil
+}
+
+func (m *Machine) set(key, val []byte) error { return m.batch.Set(key, val, nil) }
+func (m *Machine) del(key []byte) error      { return m.batch.Delete(key, nil) }
+
+// delRange deletes every key that starts with prefix.
+func (m *Machine) delRange(prefix []byte) error {
+	upper := keyspace.Next(append([]byte(nil), prefix...))
+	return m.batch.DeleteRange(prefix, upper, nil)
+}
+
+// never is later than every time.
+const never = math.MaxInt64
+
+// Close drops what was not committed; the log still has it.
+func (m *Machine) Close() error { return m.batch.Close() }

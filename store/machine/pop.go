@@ -1,0 +1,260 @@
+package machine
+
+import (
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// MayPop reports whether a pop of the group could change anything: deliver,
+// move past messages that do not match, or fix the start of a new group. It
+// changes nothing itself, and is called after Commit.
+func (m *Machine) MayPop(group mq.GroupID, id mq.TopicID) (bool, error) {
+	g, t := m.groups[group], m.topics[id]
+	if g == nil || t == nil {
+		return true, nil // the command answers with what is missing
+	}
+	s := m.subs[keyspace.Sub{Group: group, Topic: id}]
+	if s == nil {
+		return true, nil
+	}
+	if s.ready > 0 {
+		return true, nil
+	}
+	if err := m.loadQueues(t); err != nil {
+		return false, err
+	}
+	if err := m.loadProgress(s, t); err != nil {
+		return false, err
+	}
+	for i := range t.queues {
+		if s.progress[i] < t.queues[i].next {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// A pop in progress.
+type pop struct {
+	command.Pop
+	g   *command.Group
+	t   *topic
+	s   *sub
+	res *Result
+}
+
+func (p *pop) full() bool { return len(p.res.Popped) >= int(p.Max) }
+
+func (p *pop) wants(tag []byte) bool {
+	if len(p.Tags) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(p.Tags, func(want string) bool { return want == string(tag) })
+}
+
+func (m *Machine) applyPop(rec Record, res *Result) error {
+	c, err := command.DecodePop(rec.Payload)
+	if err != nil {
+		return err
+	}
+	g, t := m.groups[c.Group], m.topics[c.Topic]
+	if g == nil {
+		res.Err = groupNotFound(c.Group)
+		return nil
+	}
+	if t == nil {
+		res.Err = topicNotFound(c.Topic)
+		return nil
+	}
+	if err := m.Commit(); err != nil {
+		return err
+	}
+	s, err := m.sub(g, t)
+	if err != nil {
+		return err
+	}
+	p := &pop{Pop: c, g: g, t: t, s: s, res: res}
+	res.After = c.After
+	if s.ready > 0 {
+		if err := m.popReady(p); err != nil {
+			return err
+		}
+	}
+	if p.full() || p.Scan <= 0 {
+		return nil
+	}
+	return m.popNew(p, rec.Index)
+}
+
+// popReady delivers messages again, in the order in which they became ready.
+func (m *Machine) popReady(p *pop) error {
+	first := max(p.After+1, p.s.readyLow)
+	fromHead := p.After < p.s.readyLow
+	it, err := m.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendReadyKey(nil, p.s.id, first),
+		UpperBound: keyspace.Next(keyspace.AppendReadyPrefix(nil, p.s.id)),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }() // read errors are in it.Error
+	for ok := it.First(); ok && !p.full(); ok = it.Next() {
+		if p.Scan <= 0 {
+			p.res.More = true
+			break
+		}
+		p.Scan--
+		seq, err := keyspace.DecodeReadyKey(it.Key())
+		if err != nil {
+			return err
+		}
+		queue, offset, err := keyspace.DecodeReady(it.Value())
+		if err != nil {
+			return err
+		}
+		taken, err := m.redeliver(p, keyspace.Ref{Sub: p.s.id, Queue: queue, Offset: offset}, seq)
+		if err != nil {
+			return err
+		}
+		p.res.After = seq
+		if fromHead = fromHead && taken; fromHead {
+			p.s.readyLow = seq + 1
+		}
+	}
+	return it.Error()
+}
+
+// redeliver delivers one ready message unless the filter does not want it, and
+// reports whether the message is no longer ready.
+func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, err error) {
+	l, found, err := m.lease(ref)
+	if err != nil {
+		return false, err
+	}
+	if !found || l.State != keyspace.Ready || l.When != seq {
+		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, seq)
+		return true, m.del(m.key)
+	}
+	if l.Attempt >= p.g.MaxAttempts { // the limit was lowered meanwhile
+		return true, m.end(p.s, ref, l, p.g.MaxAttempts)
+	}
+	e, found, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+	if err != nil {
+		return false, err
+	}
+	if !found {
+		m.Lost++
+		return true, m.drop(p.s, ref, l)
+	}
+	if !p.wants(e.Tag) {
+		return false, nil
+	}
+	if err := m.unindex(p.s, ref, l); err != nil {
+		return false, err
+	}
+	l.Attempt++
+	return true, m.deliver(p, ref, &e, l)
+}
+
+// deliver leases one message.
+func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease) error {
+	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), uint64(p.Time+p.Invisible)
+	p.res.Popped = append(p.res.Popped, Popped{
+		Queue: ref.Queue, Offset: ref.Offset, Attempt: l.Attempt,
+		Pos: e.Pos, Size: e.Size, StoreTime: e.StoreTime,
+	})
+	return m.put(p.s, ref, l)
+}
+
+// popNew delivers messages for the first time. The queue it begins with turns
+// with every command, so that no queue waits behind a busy one.
+func (m *Machine) popNew(p *pop, turn uint64) error {
+	var it *pebble.Iterator
+	defer func() {
+		if it != nil {
+			_ = it.Close() // read errors are in it.Error
+		}
+	}()
+	n := len(p.t.queues)
+	for i := range n {
+		queue := mq.QueueID((turn + uint64(i)) % uint64(n))
+		q := p.t.queues[queue]
+		start := max(p.s.progress[queue], q.min)
+		if start >= q.next {
+			continue
+		}
+		if p.Scan <= 0 {
+			p.res.More = true
+			return nil
+		}
+		if it == nil {
+			var err error
+			it, err = m.db.NewIter(&pebble.IterOptions{
+				LowerBound: keyspace.AppendTopicEntriesPrefix(nil, p.t.ID),
+				UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, p.t.ID)),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		next, err := m.popQueue(p, it, queue, start, q.next)
+		if err != nil {
+			return err
+		}
+		if err := m.setProgress(p.s, queue, next); err != nil {
+			return err
+		}
+		if p.full() {
+			return nil
+		}
+	}
+	return nil
+}
+
+// popQueue delivers from start to before end and returns the new progress.
+func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start, end mq.QueueOffset) (mq.QueueOffset, error) {
+	id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
+	m.key = keyspace.AppendEntryKey(m.key[:0], id, start)
+	next := start
+	for ok := it.SeekGE(m.key); ok && next < end; ok = it.Next() {
+		if p.full() {
+			return next, nil
+		}
+		if p.Scan <= 0 {
+			p.res.More = true
+			return next, nil
+		}
+		p.Scan--
+		found, offset, err := keyspace.DecodeEntryKey(it.Key())
+		if err != nil {
+			return 0, err
+		}
+		if found != id {
+			break
+		}
+		e, err := keyspace.DecodeEntry(it.Value())
+		if err != nil {
+			return 0, err
+		}
+		next = offset + 1
+		if !p.wants(e.Tag) {
+			continue
+		}
+		ref := keyspace.Ref{Sub: p.s.id, Queue: queue, Offset: offset}
+		if err := m.deliver(p, ref, &e, keyspace.Lease{Attempt: 1, First: p.Time}); err != nil {
+			return 0, err
+		}
+	}
+	if err := it.Error(); err != nil {
+		return 0, err
+	}
+	if next < end && !p.full() { // the rest of the range was trimmed away
+		next = end
+	}
+	return next, nil
+}

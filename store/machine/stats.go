@@ -1,0 +1,122 @@
+package machine
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// A QueueRange says which offsets a queue holds: Min to Next-1.
+type QueueRange struct {
+	Queue mq.QueueID
+	Min   mq.QueueOffset
+	Next  mq.QueueOffset
+}
+
+// Queues returns the ranges of a topic's queues; none for an unknown topic.
+func (m *Machine) Queues(id mq.TopicID) ([]QueueRange, error) {
+	t := m.topics[id]
+	if t == nil {
+		return nil, nil
+	}
+	if err := m.loadQueues(t); err != nil {
+		return nil, err
+	}
+	ranges := make([]QueueRange, len(t.queues))
+	for i, q := range t.queues {
+		ranges[i] = QueueRange{Queue: mq.QueueID(i), Min: q.min, Next: q.next}
+	}
+	return ranges, nil
+}
+
+// A Backlog says how far a group is with a topic, in messages.
+type Backlog struct {
+	Topic    mq.TopicID
+	Ready    int64 // deliverable now: never delivered, or to be delivered again
+	InFlight int64 // leased to a consumer
+	UsedUp   int64 // waiting for a dead-letter copy
+}
+
+// Backlogs returns the group's backlog of every topic it has received from,
+// ordered by topic.
+func (m *Machine) Backlogs(group mq.GroupID) ([]Backlog, error) {
+	var list []Backlog
+	for id, s := range m.subs {
+		if id.Group != group {
+			continue
+		}
+		t := m.topics[id.Topic]
+		if t == nil {
+			continue
+		}
+		if err := m.loadQueues(t); err != nil {
+			return nil, err
+		}
+		if err := m.loadProgress(s, t); err != nil {
+			return nil, err
+		}
+		b := Backlog{Topic: id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
+		for i, q := range t.queues {
+			b.Ready += int64(q.next - min(max(s.progress[i], q.min), q.next))
+		}
+		list = append(list, b)
+	}
+	slices.SortFunc(list, func(a, b Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
+	return list, nil
+}
+
+// UsedUp returns up to limit messages behind after that wait for a dead-letter
+// copy, in the order of their keys. It is called after Commit.
+func (m *Machine) UsedUp(after keyspace.Ref, limit int) ([]keyspace.Ref, error) {
+	var refs []keyspace.Ref
+	_, upper := keyspace.UsedUpKeys()
+	lower := append(keyspace.AppendUsedUpKey(nil, after), 0)
+	err := m.scan(lower, upper, func(k, _ []byte) error {
+		ref, err := keyspace.DecodeUsedUpKey(k)
+		if refs = append(refs, ref); err == nil && len(refs) == limit {
+			err = errStopScan
+		}
+		return err
+	})
+	if errors.Is(err, errStopScan) {
+		err = nil
+	}
+	return refs, err
+}
+
+var errStopScan = errors.New("scan stopped")
+
+// A UsedUpMessage is what a dead-letter copy is made from.
+type UsedUpMessage struct {
+	Ref     keyspace.Ref
+	Lease   keyspace.Lease
+	Entry   keyspace.Entry
+	Topic   mq.Resource
+	Group   mq.Resource
+	Target  mq.TopicID
+	Missing bool // the message itself is no longer stored
+}
+
+// Inspect returns what is known of a message under delivery. found is false
+// when nothing is, because it was settled meanwhile. It is called after Commit.
+func (m *Machine) Inspect(ref keyspace.Ref) (u UsedUpMessage, found bool, err error) {
+	l, found, err := m.lease(ref)
+	if err != nil || !found {
+		return u, false, err
+	}
+	g, t := m.groups[ref.Group], m.topics[ref.Topic]
+	if g == nil || t == nil {
+		return u, false, nil
+	}
+	e, stored, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+	if err != nil {
+		return u, false, err
+	}
+	return UsedUpMessage{
+		Ref: ref, Lease: l, Entry: e, Topic: t.Name, Group: g.Name,
+		Target: g.DeadLetter, Missing: !stored,
+	}, true, nil
+}

@@ -1,0 +1,119 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// Append stores the messages in one queue of the topic, all of them or none, at
+// consecutive offsets, and returns the first. When it returns they are as
+// durable as the flush mode says. The messages belong to the shard from now on.
+// When ctx ends first the outcome is unknown.
+func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
+	if len(msgs) == 0 {
+		return mq.Appended{}, fmt.Errorf("append: %w: no message", mq.ErrInvalid)
+	}
+	r := newRequest(command.KindAppend)
+	r.topic = topic
+	r.append = command.Append{Topic: topic.ID, Queue: queue, Messages: msgs}
+	if err := s.do(ctx, r); err != nil {
+		return mq.Appended{}, err // r may still be under way: it is not reused
+	}
+	a := mq.Appended{Queue: queue, Offset: r.res.First, StoreTime: time.Unix(0, r.append.Time)}
+	r.release()
+	return a, nil
+}
+
+// Ack settles deliveries of one topic to one group. It answers for each: nil, or
+// an error that wraps mq.ErrLeaseEnded when that delivery is over already.
+func (s *Shard) Ack(ctx context.Context, topic mq.TopicID, group mq.GroupID, leases []command.LeaseRef) ([]error, error) {
+	r := newRequest(command.KindAck)
+	r.ack = command.Ack{Topic: topic, Group: group, Leases: leases}
+	return s.settle(ctx, r)
+}
+
+// Change sets when deliveries of one topic to one group become visible again.
+// It answers for each like Ack.
+func (s *Shard) Change(ctx context.Context, topic mq.TopicID, group mq.GroupID, changes []command.LeaseChange) ([]error, error) {
+	r := newRequest(command.KindChange)
+	r.change = command.Change{Topic: topic, Group: group, Changes: changes}
+	return s.settle(ctx, r)
+}
+
+func (s *Shard) settle(ctx context.Context, r *request) ([]error, error) {
+	if err := s.do(ctx, r); err != nil {
+		return nil, err
+	}
+	results := append([]error(nil), r.res.Settled...)
+	r.release()
+	return results, nil
+}
+
+// UpdateGroup makes a changed group known at once, so that new limits hold for
+// what is in flight. A shard that does not know the group learns of it with the
+// first receive.
+func (s *Shard) UpdateGroup(ctx context.Context, group *mq.Group) error {
+	known := false
+	err := s.look(ctx, func(m *machine.Machine) error {
+		known = m.GroupVersion(group.ID) > 0
+		return nil
+	})
+	if err != nil || !known {
+		return err
+	}
+	r := newRequest(command.KindChange)
+	r.group = group
+	r.change = command.Change{Group: group.ID} // changes nothing; the group comes before it
+	_, err = s.settle(ctx, r)
+	return err
+}
+
+// DeleteTopic ends the life of a topic on this shard.
+func (s *Shard) DeleteTopic(ctx context.Context, id mq.TopicID) error {
+	r := newRequest(command.KindTopicDelete)
+	r.topicDelete = command.TopicDelete{ID: id}
+	return s.do(ctx, r)
+}
+
+// DeleteGroup ends the life of a group on this shard.
+func (s *Shard) DeleteGroup(ctx context.Context, id mq.GroupID) error {
+	r := newRequest(command.KindGroupDelete)
+	r.groupDelete = command.GroupDelete{ID: id}
+	return s.do(ctx, r)
+}
+
+// Queues returns which offsets the queues of a topic hold.
+func (s *Shard) Queues(ctx context.Context, id mq.TopicID) (ranges []machine.QueueRange, err error) {
+	err = s.look(ctx, func(m *machine.Machine) (err error) {
+		ranges, err = m.Queues(id)
+		return err
+	})
+	return ranges, err
+}
+
+// Backlogs returns how far a group is with each topic it has received from.
+func (s *Shard) Backlogs(ctx context.Context, group mq.GroupID) (list []machine.Backlog, err error) {
+	err = s.look(ctx, func(m *machine.Machine) (err error) {
+		list, err = m.Backlogs(group)
+		return err
+	})
+	return list, err
+}
+
+// look runs fn in the loop, after what was asked before it.
+func (s *Shard) look(ctx context.Context, fn func(*machine.Machine) error) error {
+	r := newRequest(0)
+	r.query = fn
+	if err := s.send(ctx, r); err != nil {
+		return err
+	}
+	<-r.done // fn must not run after look has returned
+	err := r.err
+	r.release()
+	return err
+}

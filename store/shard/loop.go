@@ -1,0 +1,322 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// Bounds of one round of the loop. What waits beyond them goes into the next
+// round; larger rounds only add to the time to the first answer.
+const (
+	roundRequests = 1024
+	roundBytes    = 4 << 20
+	// expireLimit is how many leases one command ends: a burst of expiries is
+	// taken in slices between the sends.
+	expireLimit = 1000
+)
+
+// checkpointBytes is how far the log may run ahead of what the views have on
+// disk: with large messages a memtable takes long to fill, and all of the log
+// behind it would have to be replayed.
+const checkpointBytes = 256 << 20
+
+// A round is one turn of the loop: requests on their way into one batch of the
+// log. Its memory is reused.
+type round struct {
+	requests []*request
+	batch    commitlog.Batch
+	// staged has the request of each record of the batch, nil for commands that
+	// nobody waits for.
+	staged []*request
+	topics map[mq.TopicID]uint64 // registered in this round, with their versions
+	groups map[mq.GroupID]uint64
+	res    machine.Result // of commands that nobody waits for
+}
+
+func (rd *round) reset() {
+	clear(rd.requests)
+	clear(rd.staged)
+	rd.requests, rd.staged = rd.requests[:0], rd.staged[:0]
+	rd.batch.Reset()
+	clear(rd.topics)
+	clear(rd.groups)
+}
+
+// loop is the shard's goroutine: the only one that touches the machine and
+// appends to the log.
+func (s *Shard) loop() {
+	rd := &round{topics: map[mq.TopicID]uint64{}, groups: map[mq.GroupID]uint64{}}
+	timer := time.NewTimer(math.MaxInt64)
+	defer timer.Stop()
+	var checkpoint commitlog.Pos
+	for {
+		s.arm(timer)
+		select {
+		case r := <-s.requests:
+			rd.requests = append(rd.requests, r)
+		case <-timer.C:
+		case <-s.failed:
+			s.refuseUntilStop()
+			return
+		case <-s.stop:
+			if len(s.requests) == 0 {
+				return
+			}
+		}
+		s.gather(rd)
+		if err := s.turn(rd); err != nil {
+			s.fail(err)
+			for _, r := range rd.requests {
+				if r != nil {
+					r.answer(s.Err())
+				}
+			}
+			s.waiters.wakeAll()
+			s.refuseUntilStop()
+			return
+		}
+		rd.reset()
+		if pos := s.log.Appended(); pos-checkpoint > checkpointBytes {
+			checkpoint = pos
+			if _, err := s.db.AsyncFlush(); err != nil {
+				s.fail(err)
+			}
+		}
+	}
+}
+
+// arm sets the timer for the next end of a lease.
+func (s *Shard) arm(timer *time.Timer) {
+	next := s.machine.NextDue()
+	if next == math.MaxInt64 {
+		timer.Stop()
+		return
+	}
+	timer.Reset(time.Duration(max(next-s.clock.peek(), 0)))
+}
+
+// gather adds what already waits to the round.
+func (s *Shard) gather(rd *round) {
+	size := 0
+	for len(rd.requests) < roundRequests && size < roundBytes {
+		select {
+		case r := <-s.requests:
+			rd.requests = append(rd.requests, r)
+			if r.kind == command.KindAppend {
+				size += r.append.Size()
+			}
+		default:
+			return
+		}
+	}
+}
+
+// refuseUntilStop answers every request with the failure.
+func (s *Shard) refuseUntilStop() {
+	for {
+		select {
+		case r := <-s.requests:
+			r.answer(s.Err())
+		case <-s.stop:
+			for len(s.requests) > 0 {
+				(<-s.requests).answer(s.Err())
+			}
+			return
+		}
+	}
+}
+
+// turn carries out one round. Requests that it has answered are nil in
+// rd.requests; after an error the others are still to be answered.
+func (s *Shard) turn(rd *round) error {
+	due, err := s.machine.Due(s.clock.peek())
+	if err != nil {
+		return err
+	}
+	if due {
+		s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: expireLimit})
+	}
+	for i, r := range rd.requests {
+		if r.query != nil {
+			continue // after the commands
+		}
+		staged, refusal, err := s.stageRequest(rd, r)
+		if err != nil {
+			return err
+		}
+		if !staged {
+			rd.requests[i] = nil
+			r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
+			r.answer(refusal)
+		}
+	}
+	if err := s.commit(rd); err != nil {
+		return err
+	}
+	s.wake()
+	for i, r := range rd.requests {
+		if r == nil {
+			continue
+		}
+		rd.requests[i] = nil
+		if r.query != nil {
+			r.answer(r.query(s.machine))
+		} else {
+			r.answer(r.res.Err)
+		}
+	}
+	return nil
+}
+
+// commit appends the batch, makes it durable, applies it and makes the effects
+// readable. In sync mode nothing is applied before it is durable.
+func (s *Shard) commit(rd *round) error {
+	if rd.batch.Len() == 0 {
+		return nil
+	}
+	appended, err := s.log.AppendBatch(&rd.batch)
+	if err != nil {
+		return err
+	}
+	if s.opts.Flush == FlushSync {
+		if err := s.log.Sync(); err != nil {
+			return err
+		}
+		s.stats.syncs.Add(1)
+	} else {
+		signal(s.unsynced)
+	}
+	for i, r := range rd.staged {
+		res := &rd.res
+		if r != nil {
+			res = &r.res
+		}
+		rec := machine.Record{
+			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
+			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
+		}
+		if err := s.machine.Apply(rec, res); err != nil {
+			return err
+		}
+		s.stats.applied(rec.Kind, res, r)
+	}
+	return s.machine.Commit()
+}
+
+// stage adds one command to the round.
+func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Encoder) {
+	rd.batch.AddEncoder(commitlog.Kind(kind), e)
+	rd.staged = append(rd.staged, r)
+}
+
+// stageRequest adds the command of r, and before it what registers its topic
+// and group. It reports false when there is nothing to do or the request is
+// refused; then r is to be answered with the refusal.
+func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
+	if r.topic != nil {
+		if refusal, err := s.register(rd, r.topic); refusal != nil || err != nil {
+			return false, refusal, err
+		}
+	}
+	if r.group != nil {
+		if refusal, err := s.registerGroup(rd, r.group); refusal != nil || err != nil {
+			return false, refusal, err
+		}
+	}
+	switch r.kind {
+	case command.KindPop:
+		if r.pop.After > 0 {
+			break
+		}
+		if may, err := s.machine.MayPop(r.pop.Group, r.pop.Topic); !may || err != nil {
+			return false, nil, err
+		}
+	case command.KindAppend:
+		if size := int64(r.append.Size()); size > s.log.MaxPayload() {
+			return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
+		}
+	}
+	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
+	return true, nil, nil
+}
+
+// register makes the shard know the topic as the caller knows it.
+func (s *Shard) register(rd *round, t *mq.Topic) (refusal, err error) {
+	if max(s.machine.TopicVersion(t.ID), rd.topics[t.ID]) >= t.Version {
+		return nil, nil
+	}
+	gone, err := s.machine.TopicGone(t.ID)
+	if err != nil {
+		return nil, err
+	}
+	if gone {
+		return fmt.Errorf("topic %s was deleted: %w", t.Resource, mq.ErrTopicNotFound), nil
+	}
+	queues := int32(0)
+	for _, sq := range t.Shards {
+		if sq.Shard == s.opts.Name {
+			queues = sq.Queues()
+		}
+	}
+	if queues == 0 {
+		return fmt.Errorf("topic %s has no queue on shard %s: %w", t.Resource, s.opts.Name, mq.ErrQueueNotFound), nil
+	}
+	s.stage(rd, nil, command.KindTopic, &command.Topic{
+		Time: s.clock.now(), ID: t.ID, Name: t.Resource, Queues: queues, Version: t.Version,
+	})
+	rd.topics[t.ID] = t.Version
+	return nil, nil
+}
+
+// registerGroup makes the shard know the group as the caller knows it.
+func (s *Shard) registerGroup(rd *round, g *mq.Group) (refusal, err error) {
+	if max(s.machine.GroupVersion(g.ID), rd.groups[g.ID]) >= g.Version {
+		return nil, nil
+	}
+	gone, err := s.machine.GroupGone(g.ID)
+	if err != nil {
+		return nil, err
+	}
+	if gone {
+		return fmt.Errorf("group %s was deleted: %w", g.Resource, mq.ErrGroupNotFound), nil
+	}
+	c := &command.Group{
+		Time: s.clock.now(), ID: g.ID, Name: g.Resource, FIFO: g.FIFO, MaxAttempts: g.Retry.MaxAttempts,
+		Start: g.Start.Policy, DeadLetter: g.DeadLetter, Version: g.Version,
+	}
+	if g.Start.Policy == mq.StartTimestamp {
+		c.StartTime = g.Start.Time.UnixNano()
+	}
+	s.stage(rd, nil, command.KindGroup, c)
+	rd.groups[g.ID] = g.Version
+	return nil, nil
+}
+
+// wake tells those who wait what the round has changed. It comes after Commit:
+// whoever wakes must find what woke it.
+func (s *Shard) wake() {
+	e := &s.machine.Effects
+	s.waiters.arrived(e.Arrived)
+	s.waiters.ready(e.Ready)
+	if e.Gone {
+		s.waiters.wakeAll()
+	}
+	if len(e.UsedUp) > 0 {
+		signal(s.usedUp)
+	}
+	e.Reset()
+}
+
+// signal puts a token into a channel of capacity 1 unless there is one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,79 @@
+package shard
+
+import (
+	"sync"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// A request is one call on its way through the loop. It asks for one command,
+// or, with query set, for a look at the machine.
+type request struct {
+	kind  command.Kind
+	topic *mq.Topic // registered with the shard before the command, when set
+	group *mq.Group // likewise
+	query func(*machine.Machine) error
+
+	// Of these the one for kind is used; its Time is set by the loop.
+	append      command.Append
+	pop         command.Pop
+	ack         command.Ack
+	change      command.Change
+	deadLetter  command.DeadLetter
+	topicDelete command.TopicDelete
+	groupDelete command.GroupDelete
+
+	res  machine.Result
+	err  error
+	done chan struct{} // receives once; capacity 1
+}
+
+var requestPool = sync.Pool{New: func() any { return &request{done: make(chan struct{}, 1)} }}
+
+func newRequest(kind command.Kind) *request {
+	r := requestPool.Get().(*request)
+	r.kind = kind
+	return r
+}
+
+// release gives r back. It must have been answered, and its result is void.
+func (r *request) release() {
+	*r = request{res: r.res, done: r.done}
+	requestPool.Put(r)
+}
+
+func (r *request) answer(err error) {
+	r.err = err
+	r.done <- struct{}{}
+}
+
+// encoder returns the command, made at now.
+func (r *request) encoder(now int64) commitlog.Encoder {
+	switch r.kind {
+	case command.KindAppend:
+		r.append.Time = now
+		return &r.append
+	case command.KindPop:
+		r.pop.Time = now
+		return &r.pop
+	case command.KindAck:
+		r.ack.Time = now
+		return &r.ack
+	case command.KindChange:
+		r.change.Time = now
+		return &r.change
+	case command.KindDeadLetter:
+		r.deadLetter.Time = now
+		return &r.deadLetter
+	case command.KindTopicDelete:
+		r.topicDelete.Time = now
+		return &r.topicDelete
+	case command.KindGroupDelete:
+		r.groupDelete.Time = now
+		return &r.groupDelete
+	}
+	panic("BUG: request of kind " + r.kind.String())
+}

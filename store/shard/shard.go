@@ -1,0 +1,292 @@
+// Package shard runs one shard: the log, the machine and the goroutine between
+// them. It batches commands, appends them, makes them durable as the flush mode
+// asks, applies them and answers; it wakes the receives that wait, ends leases
+// on time and moves used-up messages to their dead-letter topic.
+//
+// It never decides what a command does (store/machine) and never looks into the
+// log's files (store/commitlog). The store package is its caller.
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// FlushMode says when what is acknowledged is on disk.
+type FlushMode uint8
+
+const (
+	// FlushSync: before it is acknowledged or seen by a consumer. It survives
+	// power loss.
+	FlushSync FlushMode = iota
+	// FlushAsync: at most FlushInterval later. It survives the end of the
+	// process at once, and power loss after the flush.
+	FlushAsync
+)
+
+// Options configure Open. Zero values mean the documented defaults.
+type Options struct {
+	// Name is the shard's name, the protocol's broker name.
+	Name string
+	// FS holds the files; vfs.Default when nil.
+	FS vfs.FS
+	// Dir is the shard's own directory, created when missing.
+	Dir string
+	// Flush is FlushSync by default; FlushInterval is 200 ms.
+	Flush         FlushMode
+	FlushInterval time.Duration
+	// SegmentSize and ZeroFill are those of commitlog.Options.
+	SegmentSize int64
+	ZeroFill    int64
+	// CacheSize bounds the block cache of the views: 32 MiB by default.
+	CacheSize int64
+	// Logger receives what an operator should know; silent when nil.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.FlushInterval == 0 {
+		o.FlushInterval = 200 * time.Millisecond
+	}
+	if o.CacheSize == 0 {
+		o.CacheSize = 32 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Logger = o.Logger.With("shard", o.Name)
+	return o
+}
+
+// Shard is an open shard. Its methods may be called from any goroutine.
+type Shard struct {
+	opts    Options
+	logger  *slog.Logger
+	log     *commitlog.Log
+	db      *pebble.DB
+	machine *machine.Machine // the loop's alone
+	clock   clock            // the loop's alone
+
+	requests chan *request
+	waiters  waiters
+	unsynced chan struct{} // capacity 1: there is something to flush
+	usedUp   chan struct{} // capacity 1: there is something to dead-letter
+
+	closing  chan struct{} // closed when Close begins
+	stop     chan struct{} // closed when the loop must end
+	running  sync.WaitGroup
+	closed   sync.Once
+	closeErr error
+	failure  atomic.Pointer[error]
+	failed   chan struct{} // closed with failure set
+
+	// submit.RLock is held while a request is put into the queue; Close takes
+	// the lock to know that no more will come.
+	submit struct {
+		sync.RWMutex
+		closed bool
+	}
+
+	stats stats
+}
+
+// Open recovers the shard in opts.Dir: it opens the log and the views, applies
+// what the log has and the views have not, and starts the shard's goroutines.
+// Damage is an error that names it; nothing is deleted to get started.
+func Open(opts Options) (*Shard, error) {
+	opts = opts.withDefaults()
+	if opts.Name == "" || opts.Dir == "" {
+		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
+	}
+	s := &Shard{
+		opts:     opts,
+		logger:   opts.Logger,
+		requests: make(chan *request, 4096),
+		unsynced: make(chan struct{}, 1),
+		usedUp:   make(chan struct{}, 1),
+		closing:  make(chan struct{}),
+		stop:     make(chan struct{}),
+		failed:   make(chan struct{}),
+	}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.release()))
+	}
+	s.running.Go(s.loop)
+	s.running.Go(s.deadLetters)
+	if opts.Flush == FlushAsync {
+		s.running.Go(s.flusher)
+	}
+	return s, nil
+}
+
+func (s *Shard) open() (err error) {
+	if err := s.opts.FS.MkdirAll(s.opts.Dir, 0o755); err != nil {
+		return err
+	}
+	s.log, err = commitlog.Open(commitlog.Options{
+		FS: s.opts.FS, Dir: LogDir(s.opts.FS, s.opts.Dir),
+		SegmentSize: s.opts.SegmentSize, ZeroFill: s.opts.ZeroFill, Logger: s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.db, err = openViews(s)
+	if err != nil {
+		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+	}
+	s.machine, err = machine.Open(s.db)
+	if err != nil {
+		return err
+	}
+	if err := s.replay(); err != nil {
+		return err
+	}
+	s.clock = newClock(s.machine.State().Time)
+	return nil
+}
+
+// LogDir returns where the log of the shard in dir is.
+func LogDir(fs vfs.FS, dir string) string { return fs.PathJoin(dir, "log") }
+
+// ViewsDir returns where the views of the shard in dir are.
+func ViewsDir(fs vfs.FS, dir string) string { return fs.PathJoin(dir, "views") }
+
+// Name returns the shard's name.
+func (s *Shard) Name() string { return s.opts.Name }
+
+// Err returns why the shard has stopped for good, or nil.
+func (s *Shard) Err() error {
+	if err := s.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// fail stops the shard for good. Nothing is acknowledged after it.
+func (s *Shard) fail(cause error) {
+	err := fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrStopped, cause)
+	if s.failure.CompareAndSwap(nil, &err) {
+		s.logger.Error("shard stopped", "error", cause)
+		close(s.failed)
+	}
+}
+
+// Close ends the shard in order:
+//  1. no further request is taken, and waiting receives end empty;
+//  2. the loop answers what it has taken, and the other goroutines end;
+//  3. the log is synced and the views are flushed, so that the next open has
+//     nothing to replay;
+//  4. views and log are closed.
+//
+// It returns the failure of the shard, if that is why nothing could be flushed.
+func (s *Shard) Close() error {
+	s.closed.Do(func() {
+		close(s.closing)
+		s.submit.Lock()
+		s.submit.closed = true
+		s.submit.Unlock()
+		close(s.stop)
+		s.running.Wait()
+		s.closeErr = s.Err()
+		if s.closeErr == nil {
+			s.closeErr = errors.Join(s.log.Sync(), s.db.Flush())
+		}
+		s.closeErr = errors.Join(s.closeErr, s.release())
+	})
+	return s.closeErr
+}
+
+// release closes what open has opened.
+func (s *Shard) release() error {
+	var errs []error
+	if s.machine != nil {
+		errs = append(errs, s.machine.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	if s.log != nil {
+		errs = append(errs, s.log.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// flusher syncs the log one interval after something was appended.
+func (s *Shard) flusher() {
+	timer := time.NewTimer(s.opts.FlushInterval)
+	timer.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.unsynced:
+		}
+		timer.Reset(s.opts.FlushInterval)
+		select {
+		case <-s.stop:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		if err := s.log.Sync(); err != nil {
+			s.fail(err)
+			return
+		}
+		s.stats.syncs.Add(1)
+	}
+}
+
+// do hands r to the loop and waits for the answer. When ctx ends first the
+// outcome is unknown and r must not be used again.
+func (s *Shard) do(ctx context.Context, r *request) error {
+	if err := s.send(ctx, r); err != nil {
+		return err
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+		return fmt.Errorf("shard %s: answer not awaited: %w", s.opts.Name, context.Cause(ctx))
+	}
+}
+
+// send puts r into the queue. The queue is bounded: when it is full, send waits
+// until ctx ends.
+func (s *Shard) send(ctx context.Context, r *request) error {
+	s.submit.RLock()
+	defer s.submit.RUnlock()
+	if s.submit.closed {
+		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
+	}
+	if err := s.Err(); err != nil {
+		return err
+	}
+	select {
+	case s.requests <- r:
+		return nil
+	default:
+	}
+	select {
+	case s.requests <- r:
+		return nil
+	case <-s.closing:
+		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
+	case <-ctx.Done():
+		return fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrBusy, context.Cause(ctx))
+	}
+}

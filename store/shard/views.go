@@ -1,0 +1,123 @@
+package shard
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// memTableSize bounds what a restart has to replay, beside checkpointBytes.
+const memTableSize = 32 << 20
+
+func openViews(s *Shard) (*pebble.DB, error) {
+	cache := pebble.NewCache(s.opts.CacheSize)
+	defer cache.Unref() // the database keeps its own reference
+	opts := &pebble.Options{
+		FS:                          orderedFS{FS: s.opts.FS, shard: s},
+		Cache:                       cache,
+		DisableWAL:                  true, // the commit log is the only one
+		MemTableSize:                memTableSize,
+		MemTableStopWritesThreshold: 4,
+		FormatMajorVersion:          pebble.FormatNewest,
+		Logger:                      viewsLogger{s.logger},
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	return pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
+}
+
+// orderedFS keeps the views from getting ahead of the durable log: before a
+// table of the views is created, the log is synced. Everything in a memtable
+// was appended to the log before its flush began, so no table ever holds the
+// effect of a record that a power cut can take back. In sync mode the log is
+// ahead anyway and the sync costs nothing.
+type orderedFS struct {
+	vfs.FS
+	shard *Shard
+}
+
+// Create implements vfs.FS.
+func (fs orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
+		if err := fs.shard.log.Sync(); err != nil {
+			fs.shard.fail(err)
+			// Pebble tries a failed flush again at once; hold it until the end.
+			<-fs.shard.closing
+			return nil, fmt.Errorf("log not durable: %w", err)
+		}
+	}
+	return fs.FS.Create(name, category)
+}
+
+// Unwrap implements vfs.FS.
+func (fs orderedFS) Unwrap() vfs.FS { return fs.FS }
+
+// viewsLogger passes on what Pebble complains about. Its chatter about normal
+// work is dropped.
+type viewsLogger struct{ logger *slog.Logger }
+
+// Infof implements pebble.Logger.
+func (l viewsLogger) Infof(string, ...any) {}
+
+// Errorf implements pebble.Logger.
+func (l viewsLogger) Errorf(format string, args ...any) {
+	l.logger.Error("views", "error", fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements pebble.Logger. Pebble calls it when it cannot go on.
+func (l viewsLogger) Fatalf(format string, args ...any) {
+	panic("views: " + fmt.Sprintf(format, args...))
+}
+
+// replay applies what the log has and the views have not.
+func (s *Shard) replay() error {
+	state := s.machine.State()
+	from := commitlog.Pos(state.Pos)
+	if state.Index == 0 {
+		from = s.log.First()
+	}
+	if from > s.log.Appended() || state.Index > s.log.LastIndex() {
+		return &commitlog.CorruptionError{
+			File: LogDir(s.opts.FS, s.opts.Dir), Offset: int64(s.log.Appended()),
+			Reason: fmt.Sprintf("the views have applied record %d at position %d, the log ends with record %d at %d",
+				state.Index, from, s.log.LastIndex(), s.log.Appended()),
+		}
+	}
+	var res machine.Result
+	n := 0
+	err := s.log.Scan(from, func(rec commitlog.Record) error {
+		n++
+		s.machine.Effects.Reset()
+		if err := s.machine.Apply(recordOf(rec), &res); err != nil {
+			return err
+		}
+		if n%256 == 0 {
+			return s.machine.Commit()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		s.logger.Info("log replayed", "records", n)
+	}
+	s.machine.Effects.Reset()
+	return s.machine.Commit()
+}
+
+func recordOf(rec commitlog.Record) machine.Record {
+	return machine.Record{
+		Kind: command.Kind(rec.Kind), Payload: rec.Payload,
+		PayloadPos: uint64(rec.PayloadPos), Next: uint64(rec.Next), Index: rec.Index,
+	}
+}

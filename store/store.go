@@ -1,0 +1,270 @@
+// Package store is a store node: the shards of one data directory, and the calls
+// the other tiers make to them. It owns the messages and all consumption state.
+//
+// It routes calls to shards and joins their answers; what a shard does is in
+// store/shard and below. It knows nothing of the public protocol.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/machine"
+	"github.com/perigee-mq/perigee/store/shard"
+)
+
+// Options configure Open. Zero values mean the documented defaults.
+type Options struct {
+	// FS holds the files; vfs.Default when nil.
+	FS vfs.FS
+	// Dir is the node's data directory, created when missing. A lock file keeps
+	// a second process out.
+	Dir string
+	// Shards are the names of the shards the node serves.
+	Shards []string
+	// The rest is as in shard.Options.
+	Flush         shard.FlushMode
+	FlushInterval time.Duration
+	SegmentSize   int64
+	ZeroFill      int64
+	CacheSize     int64
+	Logger        *slog.Logger
+}
+
+// Store is an open store node. Its methods may be called from any goroutine.
+type Store struct {
+	lock   io.Closer
+	shards map[string]*shard.Shard
+	names  []string
+}
+
+// Open recovers every shard of the node. Damage in any of them is an error.
+func Open(opts Options) (*Store, error) {
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if opts.Dir == "" || len(opts.Shards) == 0 {
+		return nil, fmt.Errorf("store: %w: a directory and a shard are required", mq.ErrInvalid)
+	}
+	if err := opts.FS.MkdirAll(opts.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	lock, err := opts.FS.Lock(opts.FS.PathJoin(opts.Dir, "LOCK"))
+	if err != nil {
+		return nil, fmt.Errorf("store: data directory %s is in use by another process: %w", opts.Dir, err)
+	}
+	s := &Store{lock: lock, shards: map[string]*shard.Shard{}, names: slices.Sorted(slices.Values(opts.Shards))}
+	for _, name := range s.names {
+		sh, err := shard.Open(shard.Options{
+			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, "shards", name),
+			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
+			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
+			Logger: opts.Logger,
+		})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())
+		}
+		s.shards[name] = sh
+	}
+	return s, nil
+}
+
+// Close closes every shard, see shard.Close, and gives up the lock.
+func (s *Store) Close() error {
+	var errs []error
+	for _, name := range s.names {
+		if sh := s.shards[name]; sh != nil {
+			errs = append(errs, sh.Close())
+		}
+	}
+	return errors.Join(append(errs, s.lock.Close())...)
+}
+
+// Err returns why a shard has stopped for good, or nil when all are well.
+func (s *Store) Err() error {
+	var errs []error
+	for _, name := range s.names {
+		errs = append(errs, s.shards[name].Err())
+	}
+	return errors.Join(errs...)
+}
+
+// Stats returns the counters of every shard by its name.
+func (s *Store) Stats() map[string]shard.Stats {
+	stats := make(map[string]shard.Stats, len(s.shards))
+	for name, sh := range s.shards {
+		stats[name] = sh.Stats()
+	}
+	return stats
+}
+
+func (s *Store) shard(name string) (*shard.Shard, error) {
+	if sh := s.shards[name]; sh != nil {
+		return sh, nil
+	}
+	return nil, fmt.Errorf("shard %q: %w", name, mq.ErrShardNotFound)
+}
+
+// Append stores the messages in one queue of the topic on the named shard, all
+// of them or none, at consecutive offsets, and returns where the first one is.
+// When it returns they are as durable as the flush mode says. The messages
+// belong to the store from now on. When ctx ends first the outcome is unknown.
+func (s *Store) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return mq.Appended{}, err
+	}
+	return sh.Append(ctx, topic, queue, msgs)
+}
+
+// Receive leases up to r.Max messages of the topic's queues on the named shard:
+// redeliveries first, then new ones. It returns none when r.Wait passes without
+// any. When ctx ends, what was leased meanwhile is given back uncounted.
+func (s *Store) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return nil, err
+	}
+	return sh.Receive(ctx, r)
+}
+
+// Ack settles deliveries. It answers for each: nil, or an error that wraps
+// mq.ErrLeaseEnded when that delivery is over already, or why its shard could
+// not tell.
+func (s *Store) Ack(ctx context.Context, leases []mq.Lease) []error {
+	return s.settle(leases, func(sh *shard.Shard, first mq.Lease, which []int) ([]error, error) {
+		refs := make([]command.LeaseRef, len(which))
+		for i, j := range which {
+			refs[i] = leaseRef(leases[j])
+		}
+		return sh.Ack(ctx, first.Topic, first.Group, refs)
+	})
+}
+
+// ChangeInvisible sets when deliveries become visible again, and answers like Ack.
+func (s *Store) ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error {
+	leases := make([]mq.Lease, len(changes))
+	for i := range changes {
+		leases[i] = changes[i].Lease
+	}
+	return s.settle(leases, func(sh *shard.Shard, first mq.Lease, which []int) ([]error, error) {
+		list := make([]command.LeaseChange, len(which))
+		for i, j := range which {
+			list[i] = command.LeaseChange{
+				LeaseRef: leaseRef(leases[j]), Invisible: int64(changes[j].Invisible), Reason: changes[j].Reason,
+			}
+		}
+		return sh.Change(ctx, first.Topic, first.Group, list)
+	})
+}
+
+func leaseRef(l mq.Lease) command.LeaseRef {
+	return command.LeaseRef{Queue: l.Queue, Offset: l.Offset, PopID: l.PopID}
+}
+
+// settle calls fn once for each shard, topic and group among the leases, and
+// puts the answers into the order of the leases.
+func (s *Store) settle(leases []mq.Lease, fn func(sh *shard.Shard, first mq.Lease, which []int) ([]error, error)) []error {
+	type target struct {
+		shard string
+		topic mq.TopicID
+		group mq.GroupID
+	}
+	of := func(l mq.Lease) target { return target{l.Shard, l.Topic, l.Group} }
+	results := make([]error, len(leases))
+	done := make([]bool, len(leases))
+	for i, first := range leases {
+		if done[i] {
+			continue
+		}
+		var which []int
+		for j := i; j < len(leases); j++ {
+			if !done[j] && of(leases[j]) == of(first) {
+				done[j] = true
+				which = append(which, j)
+			}
+		}
+		sh, err := s.shard(first.Shard)
+		var answers []error
+		if err == nil {
+			answers, err = fn(sh, first, which)
+		}
+		for n, j := range which {
+			if err != nil {
+				results[j] = err
+			} else {
+				results[j] = answers[n]
+			}
+		}
+	}
+	return results
+}
+
+// DeadLetter moves a delivery to the dead-letter topic of its group: the copy is
+// stored and the original settled in one step. An error that wraps
+// mq.ErrLeaseEnded says that the delivery is over already.
+func (s *Store) DeadLetter(ctx context.Context, lease mq.Lease) error {
+	sh, err := s.shard(lease.Shard)
+	if err != nil {
+		return err
+	}
+	return sh.DeadLetter(ctx, lease)
+}
+
+// UpdateGroup makes a changed group known to the shards that serve it.
+func (s *Store) UpdateGroup(ctx context.Context, group *mq.Group) error {
+	return s.each(func(sh *shard.Shard) error { return sh.UpdateGroup(ctx, group) })
+}
+
+// DeleteTopic ends the life of a topic. Deleting what a shard never knew is no error.
+func (s *Store) DeleteTopic(ctx context.Context, id mq.TopicID) error {
+	return s.each(func(sh *shard.Shard) error { return ignore(sh.DeleteTopic(ctx, id), mq.ErrTopicNotFound) })
+}
+
+// DeleteGroup ends the life of a group. Deleting what a shard never knew is no error.
+func (s *Store) DeleteGroup(ctx context.Context, id mq.GroupID) error {
+	return s.each(func(sh *shard.Shard) error { return ignore(sh.DeleteGroup(ctx, id), mq.ErrGroupNotFound) })
+}
+
+func ignore(err, target error) error {
+	if errors.Is(err, target) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) each(fn func(*shard.Shard) error) error {
+	var errs []error
+	for _, name := range s.names {
+		errs = append(errs, fn(s.shards[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// Queues returns which offsets the topic's queues on the named shard hold.
+func (s *Store) Queues(ctx context.Context, shard string, id mq.TopicID) ([]machine.QueueRange, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return nil, err
+	}
+	return sh.Queues(ctx, id)
+}
+
+// Backlogs returns how far a group is with each topic it has received from, on
+// the named shard.
+func (s *Store) Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]machine.Backlog, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return nil, err
+	}
+	return sh.Backlogs(ctx, group)
+}
