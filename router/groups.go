@@ -1,0 +1,236 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// A GroupSpec describes a consumer group to create.
+type GroupSpec struct {
+	mq.Resource
+	FIFO  bool
+	Retry mq.RetryPolicy // zero: mq.DefaultRetryPolicy
+	Start mq.StartPosition
+}
+
+// A GroupUpdate says what to change of a group; nil leaves a field as it is.
+type GroupUpdate struct {
+	FIFO  *bool
+	Retry *mq.RetryPolicy // zero: mq.DefaultRetryPolicy
+	Start *mq.StartPosition
+}
+
+// Group returns the consumer group named name. The error matches
+// mq.ErrGroupNotFound.
+func (r *Router) Group(_ context.Context, name mq.Resource) (*mq.Group, error) {
+	return r.current.Load().group(name)
+}
+
+func (s *snapshot) group(name mq.Resource) (*mq.Group, error) {
+	if g := s.groups.get(name); g != nil {
+		return g, nil
+	}
+	if checkGroupName(name) != nil {
+		return nil, fmt.Errorf("%w: %q", mq.ErrGroupNotFound, mq.Shorten(name.String()))
+	}
+	return nil, fmt.Errorf("%w: %q; create it with: perigee group create %s", mq.ErrGroupNotFound, name, name)
+}
+
+// GroupByID returns the group with that id. The error matches
+// mq.ErrGroupNotFound; an id that is gone never comes back.
+func (r *Router) GroupByID(id mq.GroupID) (*mq.Group, error) {
+	if g := r.current.Load().groupIDs.get(id); g != nil {
+		return g, nil
+	}
+	return nil, fmt.Errorf("%w: id %d", mq.ErrGroupNotFound, id)
+}
+
+// EnsureGroup returns the group like Group does and, where the router may
+// create groups by itself, creates a missing one with the defaults: not FIFO,
+// the default retry policy, from the earliest message.
+func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error) {
+	g, err := r.Group(ctx, name)
+	if err == nil || !r.autoCreateGroups {
+		return g, err
+	}
+	spec, err := GroupSpec{Resource: name}.normal()
+	if err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) error {
+		if g = now.groups.get(name); g != nil {
+			return nil
+		}
+		g, err = r.addGroup(e, spec)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// CreateGroup creates a consumer group and its dead-letter topic and reports
+// whether it is new. A group of that name with the same configuration is
+// returned as it is; with another the error matches mq.ErrGroupExists. Bad
+// input is an *mq.InvalidError.
+func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, created bool, err error) {
+	spec, err = spec.normal()
+	if err != nil {
+		return nil, false, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if g = now.groups.get(spec.Resource); g != nil {
+			return spec.matches(g)
+		}
+		created = true
+		g, err = r.addGroup(e, spec)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return g, created, nil
+}
+
+// normal checks the spec and returns it with its defaults set, sharing no
+// memory with the caller's.
+func (spec GroupSpec) normal() (GroupSpec, error) {
+	spec.Retry = normalRetry(spec.Retry)
+	spec.Start = normalStart(spec.Start)
+	return spec, checkGroup(&mq.Group{
+		ID: 1, Resource: spec.Resource, Retry: spec.Retry, Start: spec.Start, DeadLetter: 1, DeadLetterShard: "any", Version: 1,
+	})
+}
+
+// normalRetry keeps of a policy only what counts, so that equal ones compare equal.
+func normalRetry(p mq.RetryPolicy) mq.RetryPolicy {
+	if equalRetry(p, mq.RetryPolicy{}) {
+		return mq.DefaultRetryPolicy()
+	}
+	if len(p.Customized) > 0 {
+		return mq.RetryPolicy{MaxAttempts: p.MaxAttempts, Customized: slices.Clone(p.Customized)}
+	}
+	p.Customized = nil
+	return p
+}
+
+func normalStart(s mq.StartPosition) mq.StartPosition {
+	if s.Policy != mq.StartTimestamp {
+		s.Time = time.Time{}
+		return s
+	}
+	s.Time = s.Time.Round(0).UTC()
+	return s
+}
+
+func equalRetry(a, b mq.RetryPolicy) bool {
+	return a.MaxAttempts == b.MaxAttempts && slices.Equal(a.Customized, b.Customized) &&
+		a.Initial == b.Initial && a.Max == b.Max && a.Multiplier == b.Multiplier
+}
+
+func equalStart(a, b mq.StartPosition) bool {
+	return a.Policy == b.Policy && a.Time.Equal(b.Time)
+}
+
+func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
+	id, err := e.newGroupID()
+	if err != nil {
+		return nil, err
+	}
+	deadLetter, err := e.newTopicID()
+	if err != nil {
+		return nil, err
+	}
+	g := &mq.Group{
+		ID: id, Resource: spec.Resource, FIFO: spec.FIFO, Retry: spec.Retry, Start: spec.Start, DeadLetter: deadLetter,
+		DeadLetterShard: r.shards[int(uint64(id)%uint64(len(r.shards)))], Version: 1,
+	}
+	e.putGroup(g)
+	return g, nil
+}
+
+func (spec GroupSpec) matches(g *mq.Group) error {
+	switch {
+	case spec.FIFO != g.FIFO:
+		return fmt.Errorf("%w: %q with fifo %t, not %t", mq.ErrGroupExists, g.Resource, g.FIFO, spec.FIFO)
+	case !equalRetry(spec.Retry, g.Retry):
+		return fmt.Errorf("%w: %q with another retry policy", mq.ErrGroupExists, g.Resource)
+	case !equalStart(spec.Start, g.Start):
+		return fmt.Errorf("%w: %q with another start position, %s", mq.ErrGroupExists, g.Resource, g.Start.Policy)
+	}
+	return nil
+}
+
+// UpdateGroup changes a group and returns it as it is then. The version, which
+// is its dead-letter topic's too, grows unless nothing is other than before.
+func (r *Router) UpdateGroup(ctx context.Context, name mq.Resource, update GroupUpdate) (g *mq.Group, err error) {
+	if err := checkGroupName(name); err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if g, err = now.group(name); err != nil {
+			return err
+		}
+		next, changed := update.apply(g)
+		if err := checkGroup(next); err != nil {
+			return err
+		}
+		if changed {
+			g = next
+			e.putGroup(g)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (u GroupUpdate) apply(g *mq.Group) (next *mq.Group, changed bool) {
+	next = new(*g)
+	if u.FIFO != nil && *u.FIFO != g.FIFO {
+		next.FIFO, changed = *u.FIFO, true
+	}
+	if u.Retry != nil {
+		if retry := normalRetry(*u.Retry); !equalRetry(retry, g.Retry) {
+			next.Retry, changed = retry, true
+		}
+	}
+	if u.Start != nil {
+		if start := normalStart(*u.Start); !equalStart(start, g.Start) {
+			next.Start, changed = start, true
+		}
+	}
+	next.Version++
+	return next, changed
+}
+
+// DeleteGroup deletes a group with its dead-letter topic and returns what it
+// was. A group created later under the same name has other ids.
+func (r *Router) DeleteGroup(ctx context.Context, name mq.Resource) (g *mq.Group, err error) {
+	if err := checkGroupName(name); err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if g, err = now.group(name); err != nil {
+			return err
+		}
+		e.deleteGroup(g)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// ListGroups returns the selected groups in the order of namespace and name.
+func (r *Router) ListGroups(_ context.Context, sel Selection) []*mq.Group {
+	return r.current.Load().listGroups(sel)
+}

@@ -1,0 +1,256 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// An embedded backend keeps the entries in a Pebble database of their own,
+// whose write-ahead log is synced with every commit.
+type embedded struct {
+	dir    string
+	fs     vfs.FS
+	db     *pebble.DB
+	guard  *guard // nil until Load
+	logger *pebbleLogger
+	// wedged is set when Pebble panicked inside a commit: it may hold its own
+	// locks, so that closing it could hang.
+	wedged bool
+}
+
+// openEmbedded opens the database in dir, and makes a new one when dir is
+// missing or empty.
+func openEmbedded(fs vfs.FS, dir string, log *slog.Logger) (*embedded, error) {
+	if err := checkFiles(fs, dir); err != nil {
+		return nil, err
+	}
+	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log}}
+	err := catchPanic(func() (err error) {
+		e.db, err = pebble.Open(dir, &pebble.Options{
+			FS:                 fs,
+			FormatMajorVersion: pebble.FormatWALSyncChunks,
+			CacheSize:          1 << 20,
+			MemTableSize:       1 << 20,
+			Logger:             e.logger,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Err(); err != nil {
+		return nil, errors.Join(err, e.db.Close())
+	}
+	return e, nil
+}
+
+// A panicError is an error with which Pebble panicked.
+type panicError struct{ error }
+
+func (e panicError) Unwrap() error { return e.error }
+
+// catchPanic runs f and turns a panic with which Pebble reports a failed file
+// operation, such as a directory it cannot sync, into an error. Panics that
+// mean a defect go on.
+func catchPanic(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(p)
+		case error:
+			err = panicError{p}
+		default:
+			panic(p)
+		}
+	}()
+	return f()
+}
+
+// checkFiles refuses a directory that lost the files which name all others.
+// Pebble takes such a directory for a new one, and what is left for rubbish.
+func checkFiles(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if err != nil {
+		if _, statErr := fs.Stat(dir); statErr != nil {
+			return nil // Pebble makes it, or says why not
+		}
+		return fmt.Errorf("list %s: %w", dir, err)
+	}
+	var manifest, format, table, log string
+	for _, name := range names {
+		switch {
+		case strings.HasPrefix(name, "marker.manifest."):
+			manifest = name
+		case strings.HasPrefix(name, "marker.format-version."):
+			format = name
+		case strings.HasSuffix(name, ".sst"):
+			table = name
+		case strings.HasSuffix(name, ".log"):
+			log = name
+		}
+	}
+	if manifest == "" {
+		for _, left := range []string{format, table, log} {
+			if left != "" {
+				return &DamageError{File: dir, Reason: "holds " + left + " but no marker.manifest file"}
+			}
+		}
+	}
+	// Pebble writes the format marker behind its first log, and has one ever after.
+	if format != "" && log == "" {
+		return &DamageError{File: dir, Reason: "holds " + format + " but no .log file"}
+	}
+	return nil
+}
+
+func (e *embedded) Load(ctx context.Context, yield func(Entry) error) error {
+	it, err := e.db.NewIterWithContext(ctx, nil)
+	if err != nil {
+		return err
+	}
+	isNew := true
+	var revision uint64
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		isNew = false
+		var value []byte
+		if value, err = it.ValueAndErr(); err != nil {
+			break
+		}
+		entry := Entry{Key: string(it.Key()), Value: append([]byte{}, value...)}
+		if err = yield(entry); err == nil && entry.Key == countersKey {
+			revision, err = revisionOf([]Entry{entry})
+		}
+	}
+	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		return err
+	}
+	var known uint64
+	if e.guard, known, err = openGuard(e.fs, e.dir, isNew); err != nil {
+		return err
+	}
+	if known > revision {
+		return &DamageError{Entry: countersKey, Reason: fmt.Sprintf("%s says that revision %d was written, the database ends at %d", guardName, known, revision)}
+	}
+	return nil
+}
+
+// revisionOf returns the revision among the entries of one change.
+func revisionOf(entries []Entry) (uint64, error) {
+	for _, entry := range entries {
+		if entry.Key == countersKey {
+			var s snapshot
+			err := decodeCounters(entry, &s)
+			return s.revision, err
+		}
+	}
+	panic("BUG: a change without counters")
+}
+
+func (e *embedded) Commit(_ context.Context, entries []Entry) error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	err := catchPanic(func() error { return e.commit(entries) })
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[panicError](err); ok {
+		e.wedged = true
+	}
+	e.logger.fail(err)
+	return e.Err()
+}
+
+func (e *embedded) commit(entries []Entry) error {
+	batch := e.db.NewBatch()
+	for _, entry := range entries {
+		var err error
+		if entry.Value == nil {
+			err = batch.Delete([]byte(entry.Key), nil)
+		} else {
+			err = batch.Set([]byte(entry.Key), entry.Value, nil)
+		}
+		if err != nil {
+			return errors.Join(err, batch.Close())
+		}
+	}
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return err
+	}
+	if err := e.Err(); err != nil { // a failed sync reaches only the logger
+		return err
+	}
+	revision, err := revisionOf(entries)
+	return errors.Join(err, batch.Close(), e.guard.write(revision))
+}
+
+func (e *embedded) Err() error {
+	if err := e.logger.failure(); err != nil {
+		return fmt.Errorf("metadata in %s: %w", e.dir, err)
+	}
+	return nil
+}
+
+func (e *embedded) Close() error {
+	var err error
+	if e.guard != nil {
+		err = e.guard.close()
+	}
+	if e.wedged {
+		return errors.Join(err, e.Err())
+	}
+	return errors.Join(err, e.db.Close())
+}
+
+// A pebbleLogger passes Pebble's messages on and remembers the first one that
+// Pebble holds to be fatal. Pebble expects Fatalf to end the process; here it
+// ends the backend, which checks for it before and after every commit.
+type pebbleLogger struct {
+	log *slog.Logger
+	mu  struct {
+		sync.Mutex
+		err error // first failure
+	}
+}
+
+func (l *pebbleLogger) Infof(format string, args ...any) {
+	l.log.Debug("metadata database", "message", fmt.Sprintf(format, args...))
+}
+
+func (l *pebbleLogger) Errorf(format string, args ...any) {
+	l.log.Error("metadata database", "message", fmt.Sprintf(format, args...))
+}
+
+func (l *pebbleLogger) Fatalf(format string, args ...any) {
+	l.log.Error("metadata database stopped", "message", fmt.Sprintf(format, args...))
+	for _, arg := range args {
+		if err, ok := arg.(error); ok {
+			l.fail(err)
+			return
+		}
+	}
+	l.fail(fmt.Errorf(format, args...))
+}
+
+func (l *pebbleLogger) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.err == nil {
+		l.mu.err = err
+	}
+}
+
+func (l *pebbleLogger) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.err
+}

@@ -1,0 +1,293 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// DefaultQueues is how many queues a topic gets on each shard when nobody asks
+// for another number.
+const DefaultQueues = 8
+
+// Options configure a Router.
+type Options struct {
+	// FS and Dir say where the embedded database lies; nil is the disk. A
+	// missing directory is made.
+	FS  vfs.FS
+	Dir string
+	// Backend replaces the embedded database; FS and Dir are then unused. The
+	// router closes it, also when Open fails.
+	Backend Backend
+	// Shards are where new topics and dead-letter topics are placed; at least one.
+	Shards []string
+	// AutoCreateTopics and AutoCreateGroups let EnsureTopic and EnsureGroup
+	// create what is missing.
+	AutoCreateTopics bool
+	AutoCreateGroups bool
+	// DefaultQueues is the number of queues on each shard of a topic that asks
+	// for none; 0 is the constant of that name.
+	DefaultQueues int32
+	// Logger gets the messages of the embedded database; nil drops them.
+	Logger *slog.Logger
+}
+
+// A Router knows the topics and groups. All methods may be called at any time
+// from any goroutine. The topics and groups it returns are shared and must not
+// be changed. Reading takes no lock and does no I/O; it goes on after Close.
+type Router struct {
+	backend          Backend
+	shards           []string // sorted, without duplicates
+	autoCreateTopics bool
+	autoCreateGroups bool
+	defaultQueues    int32
+
+	current atomic.Pointer[snapshot]
+	closed  chan struct{}
+
+	// mu is held while a change is checked, made durable and published, so that
+	// each change sees the one before. Readers never take it.
+	mu struct {
+		sync.Mutex
+		closed bool
+	}
+	// failed is set, once, under mu.
+	failed atomic.Pointer[error]
+}
+
+// Open reads the metadata and returns a router of it. Damage is a *DamageError
+// or Pebble's error, metadata of a later version a *VersionError; either names
+// the directory or file, and nothing is deleted or repaired.
+func Open(opts Options) (*Router, error) {
+	r, err := open(opts)
+	if err == nil {
+		return r, nil
+	}
+	if opts.Backend != nil {
+		err = errors.Join(err, opts.Backend.Close())
+	}
+	return nil, err
+}
+
+func open(opts Options) (*Router, error) {
+	if opts.DefaultQueues == 0 {
+		opts.DefaultQueues = DefaultQueues
+	}
+	if err := checkQueues("default-queues", opts.DefaultQueues); err != nil {
+		return nil, err
+	}
+	shards := slices.Compact(slices.Sorted(slices.Values(opts.Shards)))
+	if len(shards) == 0 || shards[0] == "" {
+		return nil, invalid("shards", strings.Join(opts.Shards, ","), "must name at least one shard and no empty one")
+	}
+	r := &Router{
+		backend:          opts.Backend,
+		shards:           shards,
+		autoCreateTopics: opts.AutoCreateTopics,
+		autoCreateGroups: opts.AutoCreateGroups,
+		defaultQueues:    opts.DefaultQueues,
+		closed:           make(chan struct{}),
+	}
+	if r.backend != nil {
+		return r, r.load("backend")
+	}
+	if opts.Dir == "" {
+		return nil, invalid("dir", opts.Dir, "must not be empty")
+	}
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	db, err := openEmbedded(opts.FS, opts.Dir, opts.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("open metadata in %s: %w", opts.Dir, err)
+	}
+	r.backend = db
+	if err := r.load(opts.Dir); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return r, nil
+}
+
+// load reads the backend into the first snapshot. A backend without any entry
+// is a new one and gets its counters.
+func (r *Router) load(file string) error {
+	ctx := context.Background()
+	s, err := loadSnapshot(ctx, r.backend)
+	var damage *DamageError
+	var version *VersionError
+	switch {
+	case errors.As(err, &damage):
+		damage.File = cmp.Or(damage.File, file)
+		return damage
+	case errors.As(err, &version):
+		version.File = cmp.Or(version.File, file)
+		return version
+	case err != nil:
+		return fmt.Errorf("read metadata in %s: %w", file, err)
+	}
+	if s.revision == 0 {
+		first := s.edit()
+		if err := r.backend.Commit(ctx, first.batch()); err != nil {
+			return fmt.Errorf("create metadata in %s: %w", file, err)
+		}
+		s = &first.next
+	}
+	r.current.Store(s)
+	return nil
+}
+
+func loadSnapshot(ctx context.Context, backend Backend) (*snapshot, error) {
+	s := newSnapshot()
+	entries := 0
+	err := backend.Load(ctx, func(e Entry) error {
+		entries++
+		if err := decodeVersion(e); err != nil {
+			return err
+		}
+		switch {
+		case e.Key == countersKey:
+			return decodeCounters(e, s)
+		case strings.HasPrefix(e.Key, topicPrefix):
+			t, err := decodeTopic(e)
+			if err != nil {
+				return err
+			}
+			return s.addTopic(e.Key, t)
+		case strings.HasPrefix(e.Key, groupPrefix):
+			g, err := decodeGroup(e)
+			if err != nil {
+				return err
+			}
+			return s.addGroup(e.Key, g)
+		}
+		return &DamageError{Entry: e.Key, Reason: "is of no known kind"}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if entries > 0 && s.revision == 0 {
+		return nil, &DamageError{Entry: countersKey, Reason: "is missing"}
+	}
+	return s, s.checkCounters()
+}
+
+func (s *snapshot) addTopic(key string, t *mq.Topic) error {
+	if other := s.topicIDs.get(t.ID); other != nil {
+		return &DamageError{Entry: key, Reason: fmt.Sprintf("id %d is that of topic %q too", t.ID, other.Resource)}
+	}
+	s.topics.add(t.Resource, t)
+	s.topicIDs.add(t.ID, t)
+	return nil
+}
+
+func (s *snapshot) addGroup(key string, g *mq.Group) error {
+	if other := s.groupIDs.get(g.ID); other != nil {
+		return &DamageError{Entry: key, Reason: fmt.Sprintf("id %d is that of group %q too", g.ID, other.Resource)}
+	}
+	s.groups.add(g.Resource, g)
+	s.groupIDs.add(g.ID, g)
+	return s.addTopic(key, deadLetterTopic(g))
+}
+
+// checkCounters makes sure that no id in use will be handed out again.
+func (s *snapshot) checkCounters() error {
+	for _, t := range s.topicIDs.all() {
+		if t.ID > s.lastTopic {
+			return &DamageError{Entry: countersKey, Reason: fmt.Sprintf("lastTopic is %d, but a topic has id %d", s.lastTopic, t.ID)}
+		}
+	}
+	for _, g := range s.groupIDs.all() {
+		if g.ID > s.lastGroup {
+			return &DamageError{Entry: countersKey, Reason: fmt.Sprintf("lastGroup is %d, but a group has id %d", s.lastGroup, g.ID)}
+		}
+	}
+	return nil
+}
+
+// Close ends the router: changes fail with mq.ErrStopped from then on, and
+// watches end. It waits for a change that is being made.
+func (r *Router) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return nil
+	}
+	r.mu.closed = true
+	close(r.closed)
+	return r.backend.Close()
+}
+
+// Err returns what stopped the router from making changes for good: a write
+// that failed. It is nil while all is well, and after a mere Close.
+func (r *Router) Err() error {
+	if failed := r.failed.Load(); failed != nil {
+		return *failed
+	}
+	return r.backend.Err()
+}
+
+// Revision returns the number of the newest snapshot. It grows by one with
+// every change, and goes on after a restart.
+func (r *Router) Revision() uint64 { return r.current.Load().revision }
+
+// change lets prepare look at the newest snapshot and edit it, makes the edit
+// durable and then visible. A prepare without edits changes nothing.
+func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.closed {
+		return fmt.Errorf("router closed: %w", mq.ErrStopped)
+	}
+	if failed := r.failed.Load(); failed != nil {
+		return *failed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	now := r.current.Load()
+	e := now.edit()
+	if err := prepare(now, e); err != nil {
+		return err
+	}
+	if len(e.entries) == 0 {
+		return nil
+	}
+	// A commit that has begun is not given up: its outcome must be known.
+	if err := r.backend.Commit(context.WithoutCancel(ctx), e.batch()); err != nil {
+		err = fmt.Errorf("%w: write metadata: %w", mq.ErrStopped, err)
+		r.failed.Store(&err)
+		return err
+	}
+	r.current.Store(&e.next)
+	close(now.superseded)
+	return nil
+}
+
+func (e *edit) newTopicID() (mq.TopicID, error) {
+	if e.next.lastTopic == math.MaxUint32 {
+		return 0, fmt.Errorf("topic ids are used up: %w", mq.ErrBusy)
+	}
+	e.next.lastTopic++
+	return e.next.lastTopic, nil
+}
+
+func (e *edit) newGroupID() (mq.GroupID, error) {
+	if e.next.lastGroup == math.MaxUint32 {
+		return 0, fmt.Errorf("group ids are used up: %w", mq.ErrBusy)
+	}
+	e.next.lastGroup++
+	return e.next.lastGroup, nil
+}

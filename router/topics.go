@@ -1,0 +1,226 @@
+package router
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// A TopicSpec describes a topic to create.
+type TopicSpec struct {
+	mq.Resource
+	Type       mq.TopicType  // 0: NORMAL
+	Queues     int32         // on each shard, readable and writable; 0: the router's default
+	Permission mq.Permission // 0: READ_WRITE
+}
+
+// A TopicUpdate says what to change of a topic; nil leaves a field as it is.
+// Queue numbers count on each shard and may shrink and grow independently.
+type TopicUpdate struct {
+	Type        *mq.TopicType
+	ReadQueues  *int32
+	WriteQueues *int32
+	Permission  *mq.Permission
+}
+
+// Topic returns the topic named name. "%DLQ%" and the name of a group names
+// the group's dead-letter topic, which exists as long as the group. The error
+// matches mq.ErrTopicNotFound.
+func (r *Router) Topic(_ context.Context, name mq.Resource) (*mq.Topic, error) {
+	return r.current.Load().topic(name)
+}
+
+func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
+	if t := s.topics.get(name); t != nil {
+		return t, nil
+	}
+	if group, ok := name.DeadLetterGroup(); ok {
+		return nil, fmt.Errorf("%w: %q exists with group %q, which does not", mq.ErrTopicNotFound,
+			mq.Shorten(name.String()), mq.Shorten(group.String()))
+	}
+	if checkTopicName(name) != nil {
+		return nil, fmt.Errorf("%w: %q", mq.ErrTopicNotFound, mq.Shorten(name.String()))
+	}
+	return nil, fmt.Errorf("%w: %q; create it with: perigee topic create %s", mq.ErrTopicNotFound, name, name)
+}
+
+// TopicByID returns the topic with that id, be it a dead-letter topic. The
+// error matches mq.ErrTopicNotFound; an id that is gone never comes back.
+func (r *Router) TopicByID(id mq.TopicID) (*mq.Topic, error) {
+	if t := r.current.Load().topicIDs.get(id); t != nil {
+		return t, nil
+	}
+	return nil, fmt.Errorf("%w: id %d", mq.ErrTopicNotFound, id)
+}
+
+// EnsureTopic returns the topic like Topic does and, where the router may
+// create topics by itself, creates a missing one with the defaults: NORMAL,
+// READ_WRITE. Dead-letter topics are never created this way.
+func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error) {
+	t, err := r.Topic(ctx, name)
+	if err == nil || !r.autoCreateTopics || isDeadLetter(name) {
+		return t, err
+	}
+	spec, err := r.normalTopic(TopicSpec{Resource: name})
+	if err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) error {
+		if t = now.topics.get(name); t != nil {
+			return nil
+		}
+		t, err = r.addTopic(e, spec)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// CreateTopic creates a topic with its queues on every shard of the router and
+// reports whether it is new. A topic of that name with the same type,
+// permission and queues is returned as it is; with others the error matches
+// mq.ErrTopicExists. Bad input is an *mq.InvalidError.
+func (r *Router) CreateTopic(ctx context.Context, spec TopicSpec) (t *mq.Topic, created bool, err error) {
+	spec, err = r.normalTopic(spec)
+	if err != nil {
+		return nil, false, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if t = now.topics.get(spec.Resource); t != nil {
+			return spec.matches(t)
+		}
+		created = true
+		t, err = r.addTopic(e, spec)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return t, created, nil
+}
+
+// normalTopic checks the spec and sets its defaults.
+func (r *Router) normalTopic(spec TopicSpec) (TopicSpec, error) {
+	if spec.Type == 0 {
+		spec.Type = mq.TopicNormal
+	}
+	if spec.Queues == 0 {
+		spec.Queues = r.defaultQueues
+	}
+	if spec.Permission == 0 {
+		spec.Permission = mq.PermReadWrite
+	}
+	if err := checkQueues("queues", spec.Queues); err != nil {
+		return spec, err
+	}
+	return spec, checkTopic(r.newTopic(1, spec))
+}
+
+func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
+	t := &mq.Topic{ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Version: 1}
+	for _, shard := range r.shards {
+		t.Shards = append(t.Shards, mq.ShardQueues{Shard: shard, Read: spec.Queues, Write: spec.Queues})
+	}
+	return t
+}
+
+func (r *Router) addTopic(e *edit, spec TopicSpec) (*mq.Topic, error) {
+	id, err := e.newTopicID()
+	if err != nil {
+		return nil, err
+	}
+	t := r.newTopic(id, spec)
+	e.putTopic(t)
+	return t, nil
+}
+
+func (spec TopicSpec) matches(t *mq.Topic) error {
+	if spec.Type != t.Type {
+		return fmt.Errorf("%w: %q with type %s, not %s", mq.ErrTopicExists, t.Resource, t.Type, spec.Type)
+	}
+	if spec.Permission != t.Permission {
+		return fmt.Errorf("%w: %q with permission %d, not %d", mq.ErrTopicExists, t.Resource, t.Permission, spec.Permission)
+	}
+	for _, s := range t.Shards {
+		if s.Read != spec.Queues || s.Write != spec.Queues {
+			return fmt.Errorf("%w: %q with %d readable and %d writable queues on shard %q, not %d", mq.ErrTopicExists,
+				t.Resource, s.Read, s.Write, s.Shard, spec.Queues)
+		}
+	}
+	return nil
+}
+
+// UpdateTopic changes a topic and returns it as it is then. The version grows
+// unless nothing is other than before.
+func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update TopicUpdate) (t *mq.Topic, err error) {
+	if err := checkTopicName(name); err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if t, err = now.topic(name); err != nil {
+			return err
+		}
+		next, changed := update.apply(t)
+		if err := checkTopic(next); err != nil {
+			return err
+		}
+		if changed {
+			t = next
+			e.putTopic(t)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (u TopicUpdate) apply(t *mq.Topic) (next *mq.Topic, changed bool) {
+	next = new(*t)
+	set := func(field *int32, to *int32) {
+		if to != nil && *field != *to {
+			*field, changed = *to, true
+		}
+	}
+	next.Shards = append([]mq.ShardQueues(nil), t.Shards...)
+	for i := range next.Shards {
+		set(&next.Shards[i].Read, u.ReadQueues)
+		set(&next.Shards[i].Write, u.WriteQueues)
+	}
+	if u.Type != nil && *u.Type != t.Type {
+		next.Type, changed = *u.Type, true
+	}
+	if u.Permission != nil && *u.Permission != t.Permission {
+		next.Permission, changed = *u.Permission, true
+	}
+	next.Version++
+	return next, changed
+}
+
+// DeleteTopic deletes a topic and returns what it was. A topic created later
+// under the same name has another id.
+func (r *Router) DeleteTopic(ctx context.Context, name mq.Resource) (t *mq.Topic, err error) {
+	if err := checkTopicName(name); err != nil {
+		return nil, err
+	}
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		if t, err = now.topic(name); err != nil {
+			return err
+		}
+		e.deleteTopic(t)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// ListTopics returns the selected topics in the order of namespace and name.
+func (r *Router) ListTopics(_ context.Context, sel Selection) []*mq.Topic {
+	return r.current.Load().listTopics(sel)
+}
