@@ -55,7 +55,7 @@ func Open(opts Options) (*Store, error) {
 	if opts.Dir == "" || len(opts.Shards) == 0 {
 		return nil, fmt.Errorf("store: %w: a directory and a shard are required", mq.ErrInvalid)
 	}
-	if err := opts.FS.MkdirAll(opts.Dir, 0o755); err != nil {
+	if err := shard.MakeDir(opts.FS, opts.Dir); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	lock, err := opts.FS.Lock(opts.FS.PathJoin(opts.Dir, "LOCK"))
@@ -267,4 +267,18 @@ func (s *Store) Backlogs(ctx context.Context, shard string, group mq.GroupID) ([
 		return nil, err
 	}
 	return sh.Backlogs(ctx, group)
+}
+
+// Registered returns the ids of all topics and groups that a shard knows. Some
+// may have been deleted from the router while the store was not there to hear
+// of it.
+func (s *Store) Registered(ctx context.Context) (topics []mq.TopicID, groups []mq.GroupID, err error) {
+	err = s.each(func(sh *shard.Shard) error {
+		t, g, err := sh.Registered(ctx)
+		topics, groups = append(topics, t...), append(groups, g...)
+		return err
+	})
+	slices.Sort(topics)
+	slices.Sort(groups)
+	return slices.Compact(topics), slices.Compact(groups), err
 }

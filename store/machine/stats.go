@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -119,4 +120,9 @@ func (m *Machine) Inspect(ref keyspace.Ref) (u UsedUpMessage, found bool, err er
 		Ref: ref, Lease: l, Entry: e, Topic: t.Name, Group: g.Name,
 		Target: g.DeadLetter, Missing: !stored,
 	}, true, nil
+}
+
+// Registered returns the ids of all topics and groups the shard knows, in order.
+func (m *Machine) Registered() (topics []mq.TopicID, groups []mq.GroupID) {
+	return slices.Sorted(maps.Keys(m.topics)), slices.Sorted(maps.Keys(m.groups))
 }

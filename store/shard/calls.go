@@ -18,21 +18,21 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 	if len(msgs) == 0 {
 		return mq.Appended{}, fmt.Errorf("append: %w: no message", mq.ErrInvalid)
 	}
-	r := newRequest(command.KindAppend)
+	r := s.newRequest(command.KindAppend)
 	r.topic = topic
 	r.append = command.Append{Topic: topic.ID, Queue: queue, Messages: msgs}
 	if err := s.do(ctx, r); err != nil {
 		return mq.Appended{}, err // r may still be under way: it is not reused
 	}
 	a := mq.Appended{Queue: queue, Offset: r.res.First, StoreTime: time.Unix(0, r.append.Time)}
-	r.release()
+	s.release(r)
 	return a, nil
 }
 
 // Ack settles deliveries of one topic to one group. It answers for each: nil, or
 // an error that wraps mq.ErrLeaseEnded when that delivery is over already.
 func (s *Shard) Ack(ctx context.Context, topic mq.TopicID, group mq.GroupID, leases []command.LeaseRef) ([]error, error) {
-	r := newRequest(command.KindAck)
+	r := s.newRequest(command.KindAck)
 	r.ack = command.Ack{Topic: topic, Group: group, Leases: leases}
 	return s.settle(ctx, r)
 }
@@ -40,7 +40,7 @@ func (s *Shard) Ack(ctx context.Context, topic mq.TopicID, group mq.GroupID, lea
 // Change sets when deliveries of one topic to one group become visible again.
 // It answers for each like Ack.
 func (s *Shard) Change(ctx context.Context, topic mq.TopicID, group mq.GroupID, changes []command.LeaseChange) ([]error, error) {
-	r := newRequest(command.KindChange)
+	r := s.newRequest(command.KindChange)
 	r.change = command.Change{Topic: topic, Group: group, Changes: changes}
 	return s.settle(ctx, r)
 }
@@ -50,7 +50,7 @@ func (s *Shard) settle(ctx context.Context, r *request) ([]error, error) {
 		return nil, err
 	}
 	results := append([]error(nil), r.res.Settled...)
-	r.release()
+	s.release(r)
 	return results, nil
 }
 
@@ -66,7 +66,7 @@ func (s *Shard) UpdateGroup(ctx context.Context, group *mq.Group) error {
 	if err != nil || !known {
 		return err
 	}
-	r := newRequest(command.KindChange)
+	r := s.newRequest(command.KindChange)
 	r.group = group
 	r.change = command.Change{Group: group.ID} // changes nothing; the group comes before it
 	_, err = s.settle(ctx, r)
@@ -75,14 +75,14 @@ func (s *Shard) UpdateGroup(ctx context.Context, group *mq.Group) error {
 
 // DeleteTopic ends the life of a topic on this shard.
 func (s *Shard) DeleteTopic(ctx context.Context, id mq.TopicID) error {
-	r := newRequest(command.KindTopicDelete)
+	r := s.newRequest(command.KindTopicDelete)
 	r.topicDelete = command.TopicDelete{ID: id}
 	return s.do(ctx, r)
 }
 
 // DeleteGroup ends the life of a group on this shard.
 func (s *Shard) DeleteGroup(ctx context.Context, id mq.GroupID) error {
-	r := newRequest(command.KindGroupDelete)
+	r := s.newRequest(command.KindGroupDelete)
 	r.groupDelete = command.GroupDelete{ID: id}
 	return s.do(ctx, r)
 }
@@ -107,13 +107,22 @@ func (s *Shard) Backlogs(ctx context.Context, group mq.GroupID) (list []machine.
 
 // look runs fn in the loop, after what was asked before it.
 func (s *Shard) look(ctx context.Context, fn func(*machine.Machine) error) error {
-	r := newRequest(0)
+	r := s.newRequest(0)
 	r.query = fn
 	if err := s.send(ctx, r); err != nil {
 		return err
 	}
 	<-r.done // fn must not run after look has returned
 	err := r.err
-	r.release()
+	s.release(r)
 	return err
+}
+
+// Registered returns the ids of all topics and groups the shard knows.
+func (s *Shard) Registered(ctx context.Context) (topics []mq.TopicID, groups []mq.GroupID, err error) {
+	err = s.look(ctx, func(m *machine.Machine) error {
+		topics, groups = m.Registered()
+		return nil
+	})
+	return topics, groups, err
 }

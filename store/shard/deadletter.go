@@ -128,7 +128,7 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 	if err != nil {
 		return err
 	}
-	r := newRequest(command.KindDeadLetter)
+	r := s.newRequest(command.KindDeadLetter)
 	r.topic = &mq.Topic{
 		ID: u.Target, Resource: u.Group.DeadLetterTopic(), Version: 1,
 		Shards: []mq.ShardQueues{{Shard: s.opts.Name, Read: 1, Write: 1}},
@@ -141,7 +141,7 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 	if err := s.do(ctx, r); err != nil {
 		return err
 	}
-	r.release()
+	s.release(r)
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 func (s *Shard) pop(ctx context.Context, r mq.Receive) ([]machine.Popped, mq.PopID, error) {
 	after := uint64(0)
 	for {
-		req := newRequest(command.KindPop)
+		req := s.newRequest(command.KindPop)
 		req.topic, req.group = r.Topic, r.Group
 		req.pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max),
@@ -85,7 +85,7 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive) ([]machine.Popped, mq.Pop
 		popped := append([]machine.Popped(nil), req.res.Popped...)
 		popID, more, err := mq.PopID(req.pop.Time), req.res.More, req.err
 		after = req.res.After
-		req.release()
+		s.release(req)
 		if err != nil || len(popped) > 0 || !more || ctx.Err() != nil {
 			return popped, popID, err
 		}

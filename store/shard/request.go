@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"sync"
-
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -31,18 +29,20 @@ type request struct {
 	done chan struct{} // receives once; capacity 1
 }
 
-var requestPool = sync.Pool{New: func() any { return &request{done: make(chan struct{}, 1)} }}
-
-func newRequest(kind command.Kind) *request {
-	r := requestPool.Get().(*request)
+// newRequest returns a request of the kind, used before or new.
+func (s *Shard) newRequest(kind command.Kind) *request {
+	r, ok := s.pool.Get().(*request)
+	if !ok {
+		r = &request{done: make(chan struct{}, 1)}
+	}
 	r.kind = kind
 	return r
 }
 
 // release gives r back. It must have been answered, and its result is void.
-func (r *request) release() {
+func (s *Shard) release(r *request) {
 	*r = request{res: r.res, done: r.done}
-	requestPool.Put(r)
+	s.pool.Put(r)
 }
 
 func (r *request) answer(err error) {

@@ -83,6 +83,7 @@ type Shard struct {
 	clock   clock            // the loop's alone
 
 	requests chan *request
+	pool     sync.Pool // of *request
 	waiters  waiters
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
@@ -124,7 +125,7 @@ func Open(opts Options) (*Shard, error) {
 		failed:   make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
-		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.release()))
+		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
@@ -135,7 +136,7 @@ func Open(opts Options) (*Shard, error) {
 }
 
 func (s *Shard) open() (err error) {
-	if err := s.opts.FS.MkdirAll(s.opts.Dir, 0o755); err != nil {
+	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
 	s.log, err = commitlog.Open(commitlog.Options{
@@ -148,6 +149,10 @@ func (s *Shard) open() (err error) {
 	s.db, err = openViews(s)
 	if err != nil {
 		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+	}
+	// The directories of log and views are entries of this one.
+	if err := syncDir(s.opts.FS, s.opts.Dir); err != nil {
+		return err
 	}
 	s.machine, err = machine.Open(s.db)
 	if err != nil {
@@ -206,13 +211,13 @@ func (s *Shard) Close() error {
 		if s.closeErr == nil {
 			s.closeErr = errors.Join(s.log.Sync(), s.db.Flush())
 		}
-		s.closeErr = errors.Join(s.closeErr, s.release())
+		s.closeErr = errors.Join(s.closeErr, s.releaseFiles())
 	})
 	return s.closeErr
 }
 
-// release closes what open has opened.
-func (s *Shard) release() error {
+// releaseFiles closes what open has opened.
+func (s *Shard) releaseFiles() error {
 	var errs []error
 	if s.machine != nil {
 		errs = append(errs, s.machine.Close())

@@ -1,0 +1,49 @@
+package commitlog
+
+import "fmt"
+
+// DropBefore removes the segments that lie wholly below pos, oldest first. The
+// active segment stays, whatever pos is. Reads under way finish; later ones get
+// ErrTrimmed. The first error ends the work, with what was removed until then.
+func (l *Log) DropBefore(pos Pos) error {
+	l.drop.Lock()
+	defer l.drop.Unlock()
+	for {
+		if err := l.usable(); err != nil {
+			return err
+		}
+		t := *l.table.Load()
+		if len(t) < 2 || t[1].base > pos {
+			return nil
+		}
+		if err := l.dropFirst(t[0]); err != nil {
+			return err
+		}
+	}
+}
+
+// dropFirst removes the first segment. Each removal is durable before the next
+// one: after a crash an older file must not be there without a younger one, or
+// the log would have a hole and not open.
+func (l *Log) dropFirst(s *segment) error {
+	if err := l.opts.FS.Remove(s.path); err != nil {
+		return fmt.Errorf("drop commit log segment: %w", err)
+	}
+	l.tables.Lock()
+	// Close may have emptied the table meanwhile, and released the segment.
+	t := *l.table.Load()
+	listed := len(t) > 0 && t[0] == s
+	if listed {
+		t = t[1:]
+		l.table.Store(&t)
+	}
+	l.tables.Unlock()
+	if err := syncDir(l.opts.FS, l.opts.Dir); err != nil {
+		return l.fail(err)
+	}
+	l.opts.Logger.Info("commit log segment dropped", "file", s.path)
+	if listed {
+		return s.release()
+	}
+	return nil
+}
