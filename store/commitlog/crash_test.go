@@ -106,8 +106,6 @@ func TestEveryFailedOperationStopsTheLogAndLosesNothing(t *testing.T) {
 					require.Greater(t, i, 50)
 					return
 				}
-				// A fault in the filler's last write comes too late to be told
-				// to anybody but Close.
 				require.ErrorIs(t, err, faultfs.ErrInjected, "operation %d", i)
 				rng := rand.New(rand.NewPCG(uint64(i), 3))
 				clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rng})

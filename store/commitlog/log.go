@@ -238,12 +238,16 @@ func (l *Log) close() error {
 	l.closed.Store(true)
 	l.sync.Unlock()
 
-	errs := []error{err}
+	var errs []error
 	if l.fill != nil {
 		l.stopFill()
 		l.wg.Wait()
 		errs = append(errs, l.fill.close())
 	}
+	if err == nil {
+		err = l.Err() // the filler may have failed since
+	}
+	errs = append(errs, err)
 	l.tables.Lock()
 	t := *l.table.Swap(&table{})
 	l.tables.Unlock()

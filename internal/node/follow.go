@@ -1,0 +1,64 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// reconcile deletes from the store what the router no longer knows: what was
+// deleted just before the process ended last time.
+func (n *node) reconcile(ctx context.Context) error {
+	topics, groups, err := n.store.Registered(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range topics {
+		if _, err := n.router.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
+			if err := n.store.DeleteTopic(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	for _, id := range groups {
+		if _, err := n.router.GroupByID(id); errors.Is(err, mq.ErrGroupNotFound) {
+			if err := n.store.DeleteGroup(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// follow carries changes of topics and groups into the store, until ctx ends.
+func (n *node) follow(ctx context.Context) {
+	watch := n.router.Watch()
+	for {
+		changes, err := watch.Next(ctx)
+		if err != nil {
+			return // ctx has ended, or the router was closed
+		}
+		for _, c := range changes {
+			var err error
+			switch {
+			case c.TopicID != 0 && c.Topic == nil:
+				err = n.store.DeleteTopic(ctx, c.TopicID)
+			case c.GroupID != 0 && c.Group == nil:
+				err = n.store.DeleteGroup(ctx, c.GroupID)
+			case c.GroupID != 0:
+				err = n.store.UpdateGroup(ctx, c.Group)
+			}
+			if err != nil && ctx.Err() == nil {
+				n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)
+			}
+		}
+	}
+}
+
+// readiness says whether recovery is done.
+type readiness struct{ done atomic.Bool }
+
+func (r *readiness) set()     { r.done.Store(true) }
+func (r *readiness) is() bool { return r.done.Load() }

@@ -1,0 +1,296 @@
+// Package node puts the tiers of a process together and takes them apart again.
+// It is the only package that sees all of them; everything it does is wiring.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/perigee-mq/perigee/admin"
+	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/proxy"
+	"github.com/perigee-mq/perigee/proxy/transport"
+	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/shard"
+)
+
+// Info says where a running node can be reached and where its data is.
+type Info struct {
+	GRPCAddr string
+	HTTPAddr string
+	DataDir  string
+}
+
+// drainTime bounds how long a stopping node waits for calls under way.
+const drainTime = 10 * time.Second
+
+// Run runs all three tiers in this process until ctx ends, and then stops them
+// in order. ready is called once, when clients can be served. An error says why
+// the node did not start, or what went wrong while it stopped.
+func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
+	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
+	if err := n.start(); err != nil {
+		return errors.Join(err, n.stop())
+	}
+	ready(Info{GRPCAddr: n.grpcListener.Addr().String(), HTTPAddr: n.httpListener.Addr().String(), DataDir: cfg.DataDir})
+	var failed error
+	select {
+	case <-ctx.Done():
+		logger.Info("stopping")
+	case failed = <-n.failures:
+		logger.Error("stopping", "error", failed)
+	}
+	return errors.Join(failed, n.stop())
+}
+
+type node struct {
+	cfg    config.Config
+	logger *slog.Logger
+
+	grpcListener net.Listener
+	httpListener net.Listener
+	httpServer   *http.Server
+	grpcServer   *grpc.Server
+	health       *health.Server
+	metrics      *metrics
+	store        *store.Store
+	router       *router.Router
+	proxy        *proxy.Server
+
+	background sync.WaitGroup
+	cancel     context.CancelFunc // of what runs in the background
+	draining   chan struct{}
+	failures   chan error
+	recovered  readiness
+}
+
+// start opens everything from the bottom up. The HTTP port answers first, so
+// that a long recovery can be told from a hanging process.
+func (n *node) start() (err error) {
+	n.failures = make(chan error, 2)
+	if err := os.MkdirAll(n.cfg.DataDir, 0o755); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if n.httpListener, err = net.Listen("tcp", n.cfg.HTTPListen); err != nil {
+		return fmt.Errorf("http_listen: %w", err)
+	}
+	if n.grpcListener, err = net.Listen("tcp", n.cfg.GRPCListen); err != nil {
+		return fmt.Errorf("grpc_listen: %w", err)
+	}
+	if n.metrics, err = newMetrics(); err != nil {
+		return err
+	}
+	n.httpServer = &http.Server{
+		Handler:           transport.NewHTTPHandler(n.ready, n.metrics.handler()),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
+	}
+	n.serve("http", func() error {
+		if err := n.httpServer.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	if err := n.openTiers(); err != nil {
+		return err
+	}
+	if err := n.buildServer(); err != nil {
+		return err
+	}
+	background, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	if err := n.reconcile(background); err != nil {
+		return err
+	}
+	n.background.Go(func() { n.follow(background) })
+	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
+	n.recovered.set()
+	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	return nil
+}
+
+func (n *node) serve(name string, fn func() error) {
+	n.background.Go(func() {
+		if err := fn(); err != nil {
+			select {
+			case n.failures <- fmt.Errorf("%s server: %w", name, err):
+			default:
+			}
+		}
+	})
+}
+
+func (n *node) openTiers() (err error) {
+	flush := shard.FlushSync
+	if n.cfg.Flush.Mode == config.FlushAsync {
+		flush = shard.FlushAsync
+	}
+	n.store, err = store.Open(store.Options{
+		Dir: filepath.Join(n.cfg.DataDir, "store"), Shards: []string{n.cfg.Shard},
+		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	n.metrics.observeStore(n.store)
+	n.router, err = router.Open(router.Options{
+		Dir: filepath.Join(n.cfg.DataDir, "router"), Shards: []string{n.cfg.Shard},
+		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger,
+	})
+	return err
+}
+
+func (n *node) buildServer() error {
+	credentials, err := n.credentials()
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	n.proxy, err = proxy.New(proxy.Options{
+		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
+		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
+		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
+		Observe: n.metrics.observeCall, Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	opts := transport.ServerOptions(transport.ServerConfig{
+		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
+	})
+	opts = append(opts, n.proxy.Interceptors()...)
+	opts = append(opts, grpc.ChainStreamInterceptor(n.endOnDrain))
+	n.grpcServer = grpc.NewServer(opts...)
+	n.proxy.Register(n.grpcServer)
+	admin.New(n.router, n.store).Register(n.grpcServer)
+	n.health = health.NewServer()
+	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	healthpb.RegisterHealthServer(n.grpcServer, n.health)
+	reflection.Register(n.grpcServer)
+	return nil
+}
+
+func (n *node) credentials() (*transport.Credentials, error) {
+	mode, err := transport.ParseMode(n.cfg.TLS.Mode)
+	if err != nil {
+		return nil, err
+	}
+	opts := transport.CredentialsOptions{Mode: mode, Logger: n.logger}
+	switch {
+	case mode == transport.Disabled:
+	case n.cfg.TLS.CertFile != "":
+		opts.Certificate, err = transport.LoadCertificate(n.cfg.TLS.CertFile, n.cfg.TLS.KeyFile)
+	default:
+		opts.Certificate, err = transport.SelfSigned(n.cfg.DataDir, n.logger)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return transport.NewCredentials(opts)
+}
+
+// ready says why the node cannot serve, or nil.
+func (n *node) ready() error {
+	if !n.recovered.is() {
+		return errors.New("starting: recovering the store")
+	}
+	select {
+	case <-n.draining:
+		return errors.New("stopping")
+	default:
+	}
+	return errors.Join(n.store.Err(), n.router.Err())
+}
+
+// stop takes the node apart from the top down:
+//  1. health says so, that balancers go elsewhere;
+//  2. waiting receives and Telemetry streams end, calls under way finish, then
+//     connections close;
+//  3. the proxy ends its background work;
+//  4. the store and the router flush and close.
+func (n *node) stop() error {
+	close(n.draining)
+	var errs []error
+	if n.grpcServer != nil {
+		n.health.Shutdown()
+		stopped := make(chan struct{})
+		go func() {
+			n.grpcServer.GracefulStop()
+			close(stopped)
+		}()
+		select {
+		case <-stopped:
+		case <-time.After(drainTime):
+			n.logger.Warn("calls under way were cut off", "after", drainTime)
+			n.grpcServer.Stop()
+			<-stopped
+		}
+	} else if n.grpcListener != nil {
+		errs = append(errs, n.grpcListener.Close())
+	}
+	if n.proxy != nil {
+		n.proxy.Close()
+	}
+	if n.cancel != nil {
+		n.cancel()
+	}
+	if n.httpServer != nil {
+		errs = append(errs, n.httpServer.Close())
+	} else if n.httpListener != nil {
+		errs = append(errs, n.httpListener.Close())
+	}
+	n.background.Wait()
+	if n.store != nil {
+		errs = append(errs, n.store.Close())
+	}
+	if n.router != nil {
+		errs = append(errs, n.router.Close())
+	}
+	if n.metrics != nil {
+		errs = append(errs, n.metrics.close())
+	}
+	return errors.Join(errs...)
+}
+
+// endOnDrain ends the long calls, receives that wait and Telemetry, when the
+// node begins to stop.
+func (n *node) endOnDrain(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-n.draining:
+			cancel()
+		case <-stop:
+		}
+	}()
+	return handler(srv, &drainingStream{ServerStream: stream, ctx: ctx})
+}
+
+type drainingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s *drainingStream) Context() context.Context { return s.ctx }

@@ -1,0 +1,299 @@
+package machine_test
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// model is the queue in plain slices and maps: what the machine must answer,
+// without indexes, caches, batches or a disk.
+type model struct {
+	topics map[mq.TopicID][][]modelMessage // by queue
+	groups map[mq.GroupID]*command.Group
+	subs   map[keyspace.Sub]*modelSub
+	seq    uint64
+}
+
+type modelMessage struct {
+	id, tag string
+	time    int64
+}
+
+type modelSub struct {
+	progress []int
+	leases   map[keyspace.Ref]*keyspace.Lease
+}
+
+func newModel() *model {
+	return &model{
+		topics: map[mq.TopicID][][]modelMessage{},
+		groups: map[mq.GroupID]*command.Group{},
+		subs:   map[keyspace.Sub]*modelSub{},
+	}
+}
+
+func (m *model) topic(c *command.Topic) {
+	queues := m.topics[c.ID]
+	for len(queues) < int(c.Queues) {
+		queues = append(queues, nil)
+	}
+	m.topics[c.ID] = queues
+}
+
+func (m *model) deleteTopic(id mq.TopicID) {
+	delete(m.topics, id)
+	for sub := range m.subs {
+		if sub.Topic == id {
+			delete(m.subs, sub)
+		}
+	}
+}
+
+func (m *model) deleteGroup(id mq.GroupID) {
+	delete(m.groups, id)
+	for sub := range m.subs {
+		if sub.Group == id {
+			delete(m.subs, sub)
+		}
+	}
+}
+
+// append returns the first offset, or -1 when the queue does not exist.
+func (m *model) append(topic mq.TopicID, queue mq.QueueID, now int64, msgs ...*mq.Message) mq.QueueOffset {
+	queues := m.topics[topic]
+	if int(queue) >= len(queues) {
+		return -1
+	}
+	first := len(queues[queue])
+	for _, msg := range msgs {
+		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, now})
+	}
+	return mq.QueueOffset(first)
+}
+
+func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
+	id := keyspace.Sub{Group: g.ID, Topic: topic}
+	s := m.subs[id]
+	if s == nil {
+		s = &modelSub{leases: map[keyspace.Ref]*keyspace.Lease{}}
+		m.subs[id] = s
+		for _, q := range m.topics[topic] {
+			start := 0
+			switch g.Start {
+			case mq.StartLatest:
+				start = len(q)
+			case mq.StartTimestamp:
+				for start < len(q) && q[start].time < g.StartTime {
+					start++
+				}
+			}
+			s.progress = append(s.progress, start)
+		}
+	}
+	for len(s.progress) < len(m.topics[topic]) {
+		s.progress = append(s.progress, 0)
+	}
+	return s
+}
+
+type modelPopped struct {
+	id      string
+	queue   mq.QueueID
+	offset  mq.QueueOffset
+	attempt mq.Attempt
+}
+
+func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more bool, ok bool) {
+	g, queues := m.groups[c.Group], m.topics[c.Topic]
+	if g == nil || queues == nil {
+		return nil, false, false
+	}
+	s := m.sub(g, c.Topic)
+	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
+	wants := func(tag string) bool { return len(c.Tags) == 0 || slices.Contains(c.Tags, tag) }
+	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
+		l.Attempt++
+		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), uint64(c.Time+c.Invisible)
+		s.leases[ref] = l
+		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
+	}
+	full := func() bool { return len(popped) >= int(c.Max) }
+	scan := c.Scan
+	for _, ref := range s.in(keyspace.Ready) {
+		l := s.leases[ref]
+		if l.When <= c.After {
+			continue
+		}
+		if full() {
+			break
+		}
+		if scan <= 0 {
+			more = true
+			break
+		}
+		scan--
+		if l.Attempt >= g.MaxAttempts {
+			l.State, l.When = keyspace.UsedUp, 0
+		} else if wants(queues[ref.Queue][ref.Offset].tag) {
+			deliver(ref, l)
+		}
+	}
+	if full() || scan <= 0 {
+		return popped, more, true
+	}
+	for i := range queues {
+		q := (int(index) + i) % len(queues)
+		if s.progress[q] >= len(queues[q]) {
+			continue
+		}
+		for ; s.progress[q] < len(queues[q]) && !full(); s.progress[q]++ {
+			if scan <= 0 {
+				return popped, true, true
+			}
+			scan--
+			if wants(queues[q][s.progress[q]].tag) {
+				ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
+				deliver(ref, &keyspace.Lease{First: c.Time})
+			}
+		}
+		if full() {
+			break
+		}
+	}
+	return popped, more, true
+}
+
+// in lists the messages in a state, oldest first.
+func (s *modelSub) in(state keyspace.LeaseState) []keyspace.Ref {
+	var refs []keyspace.Ref
+	for ref, l := range s.leases {
+		if l.State == state {
+			refs = append(refs, ref)
+		}
+	}
+	slices.SortFunc(refs, func(a, b keyspace.Ref) int {
+		return cmp.Or(cmp.Compare(s.leases[a].When, s.leases[b].When), compareRefs(a, b))
+	})
+	return refs
+}
+
+func compareRefs(a, b keyspace.Ref) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic),
+		cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Offset, b.Offset))
+}
+
+func (m *model) lease(sub keyspace.Sub, r command.LeaseRef) (*modelSub, keyspace.Ref, *keyspace.Lease) {
+	ref := keyspace.Ref{Sub: sub, Queue: r.Queue, Offset: r.Offset}
+	s := m.subs[sub]
+	if s == nil || s.leases[ref] == nil || s.leases[ref].PopID != r.PopID {
+		return nil, ref, nil
+	}
+	return s, ref, s.leases[ref]
+}
+
+func (m *model) ack(sub keyspace.Sub, r command.LeaseRef) bool {
+	s, ref, l := m.lease(sub, r)
+	if l == nil {
+		return false
+	}
+	delete(s.leases, ref)
+	return true
+}
+
+func (m *model) end(l *keyspace.Lease, limit mq.Attempt) {
+	if l.Attempt >= limit {
+		l.State, l.When = keyspace.UsedUp, 0
+		return
+	}
+	m.seq++
+	l.State, l.When = keyspace.Ready, m.seq
+}
+
+func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool {
+	_, _, l := m.lease(sub, c.LeaseRef)
+	if l == nil || l.State == keyspace.UsedUp {
+		return false
+	}
+	limit := m.groups[sub.Group].MaxAttempts
+	switch {
+	case c.Reason == mq.GiveBack:
+		l.Attempt--
+		m.seq++
+		l.State, l.When = keyspace.Ready, m.seq
+	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
+		m.end(l, limit)
+	default:
+		l.State, l.When = keyspace.Leased, uint64(now+c.Invisible)
+	}
+	return true
+}
+
+func (m *model) expire(now int64, limit int) {
+	type dueLease struct {
+		ref keyspace.Ref
+		l   *keyspace.Lease
+	}
+	var due []dueLease
+	for _, s := range m.subs {
+		for ref, l := range s.leases {
+			if l.State == keyspace.Leased && l.When <= uint64(now) {
+				due = append(due, dueLease{ref, l})
+			}
+		}
+	}
+	slices.SortFunc(due, func(a, b dueLease) int {
+		return cmp.Or(cmp.Compare(a.l.When, b.l.When), compareRefs(a.ref, b.ref))
+	})
+	for _, d := range due[:min(len(due), limit)] {
+		m.end(d.l, m.groups[d.ref.Group].MaxAttempts)
+	}
+}
+
+// nextDue returns when the next lease ends, or -1.
+func (m *model) nextDue() int64 {
+	next := int64(-1)
+	for _, s := range m.subs {
+		for _, l := range s.leases {
+			if l.State == keyspace.Leased && (next < 0 || int64(l.When) < next) {
+				next = int64(l.When)
+			}
+		}
+	}
+	return next
+}
+
+// backlogs returns what machine.Backlogs must.
+func (m *model) backlogs(group mq.GroupID) []machine.Backlog {
+	var list []machine.Backlog
+	for sub, s := range m.subs {
+		if sub.Group != group {
+			continue
+		}
+		b := machine.Backlog{Topic: sub.Topic}
+		for _, l := range s.leases {
+			switch l.State {
+			case keyspace.Leased:
+				b.InFlight++
+			case keyspace.Ready:
+				b.Ready++
+			case keyspace.UsedUp:
+				b.UsedUp++
+			}
+		}
+		for i, q := range m.topics[sub.Topic] {
+			progress := 0
+			if i < len(s.progress) {
+				progress = s.progress[i]
+			}
+			b.Ready += int64(len(q) - progress)
+		}
+		list = append(list, b)
+	}
+	slices.SortFunc(list, func(a, b machine.Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
+	return list
+}
