@@ -180,7 +180,9 @@ func (n *node) buildServer() error {
 	opts = append(opts, grpc.ChainStreamInterceptor(n.endOnDrain))
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
-	admin.New(n.router, n.store).Register(n.grpcServer)
+	admin.New(admin.Options{
+		Router: n.router, Store: n.store, Shards: []string{n.cfg.Shard}, Logger: n.logger,
+	}).Register(n.grpcServer)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(n.grpcServer, n.health)

@@ -47,8 +47,8 @@ func (l *Log) Append(recs []Entry) ([]Appended, error) {
 
 // AppendBatch is Append for a batch the caller keeps. It allocates nothing:
 // the frames are finished and written where they are, and the results belong
-// to the batch until its next Add, AddFunc or Reset. A batch is appended once;
-// Reset comes before it is filled again, also after an error.
+// to the batch until its next Reset. A batch is appended once; Reset comes before
+// it is filled again, also after an error.
 func (l *Log) AppendBatch(b *Batch) ([]Appended, error) {
 	l.write.Lock()
 	defer l.write.Unlock()

@@ -57,12 +57,38 @@ func (b *Batch) AddFunc(kind Kind, fn func(dst []byte) ([]byte, error)) error {
 		b.buf = b.buf[:start]
 		return err
 	}
-	if len(buf) < len(b.buf) {
-		panic("BUG: commitlog: AddFunc's callback returned less than it was given")
-	}
-	b.buf = buf
+	b.extend(buf)
 	b.end(start, kind)
 	return nil
+}
+
+// An Encoder appends its encoding to dst and returns the result.
+type Encoder interface{ Append(dst []byte) []byte }
+
+// AddEncoder adds a record whose payload is the encoding of e.
+func (b *Batch) AddEncoder(kind Kind, e Encoder) {
+	start := b.begin()
+	b.extend(e.Append(b.buf))
+	b.end(start, kind)
+}
+
+// Kind returns the kind of record i.
+func (b *Batch) Kind(i int) Kind { return b.recs[i].kind }
+
+// Payload returns the payload of record i. It is valid until the next Add,
+// AddFunc, AddEncoder or Reset.
+func (b *Batch) Payload(i int) []byte {
+	r := b.recs[i]
+	start := r.start + frameHeaderSize
+	return b.buf[start : start+r.length : start+r.length]
+}
+
+// extend takes over buf, which must be what was there and more.
+func (b *Batch) extend(buf []byte) {
+	if len(buf) < len(b.buf) {
+		panic("BUG: commitlog: a payload was encoded into less than was there")
+	}
+	b.buf = buf
 }
 
 func (b *Batch) begin() int {
@@ -84,24 +110,3 @@ func (b *Batch) results() []Appended {
 	b.out = slices.Grow(b.out[:0], len(b.recs))
 	return b.out
 }
-
-// Payload returns the payload of record i. It is valid until the next Add,
-// AddFunc or Reset.
-func (b *Batch) Payload(i int) []byte {
-	r := b.recs[i]
-	start := r.start + frameHeaderSize
-	return b.buf[start : start+r.length : start+r.length]
-}
-
-// An Encoder appends its encoding to dst and returns the result.
-type Encoder interface{ Append(dst []byte) []byte }
-
-// AddEncoder adds a record whose payload is the encoding of e.
-func (b *Batch) AddEncoder(kind Kind, e Encoder) {
-	start := b.begin()
-	b.buf = e.Append(b.buf)
-	b.end(start, kind)
-}
-
-// Kind returns the kind of record i.
-func (b *Batch) Kind(i int) Kind { return b.recs[i].kind }

@@ -163,6 +163,10 @@ func TestBatchIsReusedWithoutAllocation(t *testing.T) {
 	require.Equal(t, head, p)
 }
 
+type encoded []byte
+
+func (e encoded) Append(dst []byte) []byte { return append(dst, e...) }
+
 func TestFailedAddFuncLeavesTheBatchAsItWas(t *testing.T) {
 	l := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "log", ZeroFill: -1})
 	var b Batch
@@ -173,9 +177,14 @@ func TestFailedAddFuncLeavesTheBatchAsItWas(t *testing.T) {
 	require.Equal(t, size, b.Size())
 	require.Equal(t, 1, b.Len())
 	require.NoError(t, b.AddFunc(kindFor(2), func(dst []byte) ([]byte, error) { return append(dst, payloadFor(2, 5)...), nil }))
+	b.AddEncoder(kindFor(3), encoded(payloadFor(3, 9)))
 	_, err := l.AppendBatch(&b)
 	require.NoError(t, err)
-	requireRecords(t, l, 2)
+	requireRecords(t, l, 3)
+	for i, n := range []int{20, 5, 9} {
+		require.Equal(t, payloadFor(uint64(i+1), n), b.Payload(i))
+		require.Equal(t, kindFor(uint64(i+1)), b.Kind(i))
+	}
 }
 
 func TestReadAtNamesWhatIsOutside(t *testing.T) {

@@ -1,0 +1,146 @@
+// Package admin serves the administration API, perigee.admin.v1: topics and
+// consumer groups are created, shown, changed and removed over gRPC.
+//
+// It converts and validates; the router holds the metadata, the store the
+// offsets. What a removal means for stored messages is not decided here: the
+// store learns of it from the router.
+package admin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// TopicRouter is what the service asks of the router about topics. The
+// documentation of the methods is in package router.
+type TopicRouter interface {
+	Topic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
+	TopicByID(id mq.TopicID) (*mq.Topic, error)
+	CreateTopic(ctx context.Context, spec router.TopicSpec) (*mq.Topic, bool, error)
+	UpdateTopic(ctx context.Context, name mq.Resource, update router.TopicUpdate) (*mq.Topic, error)
+	DeleteTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
+	ListTopics(ctx context.Context, sel router.Selection) []*mq.Topic
+}
+
+// GroupRouter is what the service asks of the router about consumer groups. The
+// documentation of the methods is in package router.
+type GroupRouter interface {
+	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	CreateGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, bool, error)
+	UpdateGroup(ctx context.Context, name mq.Resource, update router.GroupUpdate) (*mq.Group, error)
+	DeleteGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	ListGroups(ctx context.Context, sel router.Selection) []*mq.Group
+}
+
+// Router is what the service asks of the router tier.
+type Router interface {
+	TopicRouter
+	GroupRouter
+}
+
+// Store is what the service asks of the store tier. The documentation of the
+// methods is in package store.
+type Store interface {
+	Queues(ctx context.Context, shard string, id mq.TopicID) ([]machine.QueueRange, error)
+	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]machine.Backlog, error)
+}
+
+// Options configure a Server.
+type Options struct {
+	Router Router
+	Store  Store
+	// Shards are the shards of the deployment, in the order in which the
+	// progress of a group is gathered.
+	Shards []string
+	// Logger receives what an operator should know; silent when nil.
+	Logger *slog.Logger
+}
+
+// Server implements AdminService. Its methods may be called from any goroutine.
+type Server struct {
+	adminpb.UnimplementedAdminServiceServer
+
+	router Router
+	store  Store
+	shards []string
+	logger *slog.Logger
+}
+
+// New returns a server.
+func New(opts Options) *Server {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Server{router: opts.Router, store: opts.Store, shards: opts.Shards, logger: opts.Logger}
+}
+
+// Register adds the service to g.
+func (s *Server) Register(g grpc.ServiceRegistrar) {
+	adminpb.RegisterAdminServiceServer(g, s)
+}
+
+// statuses maps every sentinel that a tier returns to a gRPC status code.
+var statuses = []struct {
+	err  error
+	code codes.Code
+}{
+	{mq.ErrIllegalTopic, codes.InvalidArgument},
+	{mq.ErrIllegalGroup, codes.InvalidArgument},
+	{mq.ErrInvalid, codes.InvalidArgument},
+	{mq.ErrTopicNotFound, codes.NotFound},
+	{mq.ErrGroupNotFound, codes.NotFound},
+	{mq.ErrQueueNotFound, codes.NotFound},
+	{mq.ErrTopicExists, codes.AlreadyExists},
+	{mq.ErrGroupExists, codes.AlreadyExists},
+	{mq.ErrNotImplemented, codes.Unimplemented},
+	{mq.ErrForbidden, codes.PermissionDenied},
+	{mq.ErrTooLarge, codes.InvalidArgument},
+	{mq.ErrBusy, codes.ResourceExhausted},
+	{mq.ErrInvalidReceipt, codes.InvalidArgument},
+	{mq.ErrLeaseEnded, codes.FailedPrecondition},
+	{mq.ErrShardNotFound, codes.Unavailable},
+	{mq.ErrStopped, codes.Unavailable},
+	{context.Canceled, codes.Canceled},
+	{context.DeadlineExceeded, codes.DeadlineExceeded},
+}
+
+// refusal returns err as a gRPC status. Errors that the table does not know are
+// logged with their text and told without it.
+func (s *Server) refusal(ctx context.Context, err error) error {
+	for _, c := range statuses {
+		if errors.Is(err, c.err) {
+			return status.Error(c.code, err.Error())
+		}
+	}
+	s.logger.ErrorContext(ctx, "unexpected error", "error", err)
+	return status.Error(codes.Internal, "internal error; the server's log has the cause")
+}
+
+// invalid returns an error of kind ErrInvalid that names the field.
+func invalid(field, value, reason string) error {
+	return &mq.InvalidError{Kind: mq.ErrInvalid, Field: field, Value: mq.Shorten(value), Reason: reason}
+}
+
+func unsupported(text string) error {
+	return status.Error(codes.Unimplemented, text)
+}
+
+// named is a request that names a topic or a group.
+type named interface {
+	GetNamespace() string
+	GetName() string
+}
+
+func resource(r named) mq.Resource {
+	return mq.Resource{Namespace: r.GetNamespace(), Name: r.GetName()}
+}

@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/router"
+)
+
+const fifoUnsupported = "FIFO groups are not supported yet"
+
+// CreateGroup creates a consumer group, or answers the one that exists with the
+// same configuration. FIFO groups answer UNIMPLEMENTED.
+func (s *Server) CreateGroup(ctx context.Context, req *adminpb.CreateGroupRequest) (*adminpb.CreateGroupResponse, error) {
+	if req.GetFifo() {
+		return nil, unsupported(fifoUnsupported)
+	}
+	spec := router.GroupSpec{Resource: resource(req)}
+	var err error
+	if spec.Retry, err = retryPolicy(req.GetRetry()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if spec.Start, err = startPosition(req.GetStart()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	g, created, err := s.router.CreateGroup(ctx, spec)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.CreateGroupResponse{Group: groupProto(g), Created: created}, nil
+}
+
+// GetGroup answers a consumer group and its progress in each topic it has read.
+func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*adminpb.GetGroupResponse, error) {
+	g, err := s.router.Group(ctx, resource(req))
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	topics, err := s.progress(ctx, g)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.GetGroupResponse{Group: groupProto(g), Topics: topics}, nil
+}
+
+// progress sums the group's backlogs over all shards. Topics that were deleted
+// meanwhile are left out.
+func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTopic, error) {
+	byID := map[mq.TopicID]*adminpb.GroupTopic{}
+	var list []*adminpb.GroupTopic
+	for _, shard := range s.shards {
+		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range backlogs {
+			p := byID[b.Topic]
+			if p == nil {
+				t, err := s.router.TopicByID(b.Topic)
+				if errors.Is(err, mq.ErrTopicNotFound) {
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				p = &adminpb.GroupTopic{Namespace: t.Namespace, Name: t.Name}
+				byID[b.Topic] = p
+				list = append(list, p)
+			}
+			p.Ready += b.Ready
+			p.InFlight += b.InFlight
+		}
+	}
+	slices.SortFunc(list, func(a, b *adminpb.GroupTopic) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return list, nil
+}
+
+// ListGroups answers the consumer groups of a namespace in the order of their names.
+func (s *Server) ListGroups(ctx context.Context, req *adminpb.ListGroupsRequest) (*adminpb.ListGroupsResponse, error) {
+	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.ListGroupsResponse{}
+	for _, g := range s.router.ListGroups(ctx, router.Selection{Namespace: req.GetNamespace()}) {
+		resp.Groups = append(resp.Groups, groupProto(g))
+	}
+	return resp, nil
+}
+
+// UpdateGroup changes how a consumer group retries and where it starts.
+func (s *Server) UpdateGroup(ctx context.Context, req *adminpb.UpdateGroupRequest) (*adminpb.UpdateGroupResponse, error) {
+	if req.GetFifo() {
+		return nil, unsupported(fifoUnsupported)
+	}
+	update := router.GroupUpdate{FIFO: req.Fifo}
+	if req.Retry != nil {
+		p, err := retryPolicy(req.Retry)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		update.Retry = &p
+	}
+	if req.Start != nil {
+		p, err := startPosition(req.Start)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		update.Start = &p
+	}
+	g, err := s.router.UpdateGroup(ctx, resource(req), update)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.UpdateGroupResponse{Group: groupProto(g)}, nil
+}
+
+// DeleteGroup removes a consumer group.
+func (s *Server) DeleteGroup(ctx context.Context, req *adminpb.DeleteGroupRequest) (*adminpb.DeleteGroupResponse, error) {
+	if _, err := s.router.DeleteGroup(ctx, resource(req)); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.DeleteGroupResponse{}, nil
+}

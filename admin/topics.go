@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/router"
+)
+
+// CreateTopic creates a topic, or answers the one that exists with the same
+// configuration. Only NORMAL topics are supported yet; other types answer
+// UNIMPLEMENTED.
+func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
+	typ, err := topicType(req.GetType())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if typ != mq.TopicNormal {
+		return nil, unsupported(fmt.Sprintf("%s topics are not supported yet", typ))
+	}
+	perm, err := permission(req.GetPermission())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm,
+	})
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.CreateTopicResponse{Topic: topicProto(t), Created: created}, nil
+}
+
+// GetTopic answers a topic and the offsets of its queues.
+func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*adminpb.GetTopicResponse, error) {
+	t, err := s.router.Topic(ctx, resource(req))
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.GetTopicResponse{Topic: topicProto(t)}
+	for _, sq := range t.Shards {
+		queues, err := s.queues(ctx, t, sq)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		resp.Queues = append(resp.Queues, queues...)
+	}
+	return resp, nil
+}
+
+// queues returns the queues of the topic on one shard. The store knows a queue
+// only from its first message on; until then it is empty.
+func (s *Server) queues(ctx context.Context, t *mq.Topic, sq mq.ShardQueues) ([]*adminpb.QueueStatus, error) {
+	ranges, err := s.store.Queues(ctx, sq.Shard, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	n := int(sq.Queues())
+	for _, r := range ranges {
+		n = max(n, int(r.Queue)+1)
+	}
+	list := make([]*adminpb.QueueStatus, n)
+	for i := range list {
+		list[i] = &adminpb.QueueStatus{Shard: sq.Shard, Queue: int32(i)}
+	}
+	for _, r := range ranges {
+		list[r.Queue].MinOffset, list[r.Queue].MaxOffset = int64(r.Min), int64(r.Next)
+	}
+	return list, nil
+}
+
+// ListTopics answers the topics of a namespace in the order of their names.
+func (s *Server) ListTopics(ctx context.Context, req *adminpb.ListTopicsRequest) (*adminpb.ListTopicsResponse, error) {
+	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.ListTopicsResponse{}
+	for _, t := range s.router.ListTopics(ctx, router.Selection{Namespace: req.GetNamespace(), DeadLetters: req.GetIncludeSystem()}) {
+		resp.Topics = append(resp.Topics, topicProto(t))
+	}
+	return resp, nil
+}
+
+// UpdateTopic changes the permission or the number of queues of a topic.
+func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
+	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues}
+	if req.Permission != nil {
+		perm, err := permission(req.GetPermission())
+		if err == nil && perm == 0 {
+			err = invalid("permission", req.GetPermission().String(), "must be one of NONE, READ, WRITE, READ_WRITE when it is set")
+		}
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		update.Permission = &perm
+	}
+	t, err := s.router.UpdateTopic(ctx, resource(req), update)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.UpdateTopicResponse{Topic: topicProto(t)}, nil
+}
+
+// DeleteTopic removes a topic.
+func (s *Server) DeleteTopic(ctx context.Context, req *adminpb.DeleteTopicRequest) (*adminpb.DeleteTopicResponse, error) {
+	if _, err := s.router.DeleteTopic(ctx, resource(req)); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.DeleteTopicResponse{}, nil
+}
+
+// topicType converts a type; none set means NORMAL.
+func topicType(t adminpb.TopicType) (mq.TopicType, error) {
+	if t == adminpb.TopicType_TOPIC_TYPE_UNSPECIFIED {
+		return mq.TopicNormal, nil
+	}
+	if _, known := adminpb.TopicType_name[int32(t)]; !known {
+		return 0, invalid("type", fmt.Sprint(int32(t)), "is not a topic type")
+	}
+	return mq.TopicType(t), nil // the numbers are the same
+}
+
+// permission converts a permission; none set is 0.
+func permission(p adminpb.Permission) (mq.Permission, error) {
+	if _, known := adminpb.Permission_name[int32(p)]; !known {
+		return 0, invalid("permission", fmt.Sprint(int32(p)), "is not a permission")
+	}
+	return mq.Permission(p), nil // the numbers are the same
+}
+
+func topicProto(t *mq.Topic) *adminpb.Topic {
+	p := &adminpb.Topic{
+		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
+		Permission: adminpb.Permission(t.Permission),
+	}
+	for _, sq := range t.Shards {
+		p.Shards = append(p.Shards, &adminpb.ShardQueues{Shard: sq.Shard, ReadQueues: sq.Read, WriteQueues: sq.Write})
+	}
+	return p
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/perigee-mq/perigee/internal/client"
+)
+
+// usageError is a command line that makes no sense.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// unreachableError is a server that does not answer.
+type unreachableError struct {
+	endpoint string
+	err      error
+}
+
+func (e *unreachableError) Error() string {
+	text := e.err.Error()
+	if s, ok := status.FromError(e.err); ok {
+		text = s.Message()
+	}
+	advice := `start one with "perigee standalone", or name another with --endpoint`
+	if strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
+		advice = "--tls and --insecure say how to connect"
+	}
+	return fmt.Sprintf("no server answers at %s (%s); %s", e.endpoint, text, advice)
+}
+
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// explain turns the error of a call into one for people.
+func (a *app) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return &unreachableError{endpoint: a.endpoint.address, err: err}
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%s did not answer in time: %w", a.endpoint.address, err)
+	case codes.OK, codes.Unknown:
+		return err
+	default:
+		return &statusError{status.Convert(err)}
+	}
+}
+
+// statusError is a gRPC status with its code in the protocol's spelling.
+type statusError struct{ status *status.Status }
+
+func (e *statusError) Error() string { return codeName(e.status.Code()) + ": " + e.status.Message() }
+
+func (e *statusError) Unwrap() error { return e.status.Err() }
+
+// codeName returns the name of a code as gRPC's specification spells it.
+func codeName(code codes.Code) string {
+	if code == codes.Canceled {
+		return "CANCELLED"
+	}
+	var b strings.Builder
+	for i, r := range code.String() {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return b.String()
+}
+
+// errorCode returns a stable name for what kind of error err is.
+func errorCode(err error) string {
+	var (
+		refused     *client.StatusError
+		fromAdmin   *statusError
+		usage       *usageError
+		unreachable *unreachableError
+	)
+	switch {
+	case errors.As(err, &refused):
+		return refused.Code.String()
+	case errors.As(err, &fromAdmin):
+		return codeName(fromAdmin.status.Code())
+	case errors.As(err, &usage):
+		return "USAGE"
+	case errors.As(err, &unreachable):
+		return "UNREACHABLE"
+	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
+		return "TIMEOUT"
+	default:
+		return "FAILED"
+	}
+}
+
+func (a *app) printError(err error) {
+	if !a.json {
+		fmt.Fprintf(a.stderr, "perigee: %v\n", err)
+		return
+	}
+	type failure struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	// There is nowhere left to report that standard error is gone.
+	_ = printJSON(a.stderr, struct {
+		Error failure `json:"error"`
+	}{failure{errorCode(err), err.Error()}})
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/perigee-mq/perigee/internal/config"
+)
+
+func (a *app) standaloneCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "standalone", Short: "Run a whole server in one process",
+		Long: "Run a whole server in one process. Flags win over environment variables (such as\n" +
+			"PERIGEE_FLUSH_MODE for flush.mode), those over the file, and that over the defaults.",
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(config.Sources{File: file, Env: a.env, Flags: cmd.Flags()})
+			if err != nil {
+				return &usageError{err}
+			}
+			var printed error
+			err = a.serve(cmd.Context(), cfg, a.logger(cfg.Log), func(info serverInfo) { printed = a.printReady(info, cfg) })
+			if err != nil {
+				return err
+			}
+			return printed
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", a.getenv("PERIGEE_CONFIG", ""), "configuration `file` (environment: PERIGEE_CONFIG)")
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) logger(c config.Log) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.Level}
+	if c.Format == config.LogJSON {
+		return slog.New(slog.NewJSONHandler(a.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, options))
+}
+
+// printReady says where the server is and what to do next.
+func (a *app) printReady(info serverInfo, cfg config.Config) error {
+	if folder, err := filepath.Abs(info.DataDir); err == nil {
+		info.DataDir = folder
+	}
+	return a.print(info, func(w io.Writer) {
+		speaks := map[string]string{
+			config.TLSPermissive: "TLS and cleartext", config.TLSRequired: "TLS only", config.TLSDisabled: "cleartext only",
+		}[cfg.TLS.Mode]
+		fmt.Fprintf(w, `perigee %s is ready
+  data     %s
+  clients  %s (gRPC, %s)
+  http     %s (/readyz, /metrics)
+
+Create a topic, send a message and receive it:
+  perigee topic create hello%[6]s
+  perigee send hello "first message"%[6]s
+  perigee receive hello --group readers%[6]s
+`, version, info.DataDir, info.GRPCAddr, speaks, info.HTTPAddr, endpointHint(info.GRPCAddr, cfg.TLS.Mode))
+	})
+}
+
+// endpointHint returns the flags that a command on this host needs to find the
+// server.
+func endpointHint(address, mode string) string {
+	hint := ""
+	if host, port, err := net.SplitHostPort(address); err == nil {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "127.0.0.1"
+		}
+		if endpoint := net.JoinHostPort(host, port); endpoint != defaultEndpoint {
+			hint = " --endpoint " + endpoint
+		}
+	}
+	if mode == config.TLSRequired {
+		hint += " --tls --insecure"
+	}
+	return hint
+}

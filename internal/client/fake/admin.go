@@ -1,0 +1,200 @@
+package fake
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+)
+
+// Admin keeps topics and groups in memory. It knows nothing of the messages.
+type Admin struct {
+	adminpb.UnimplementedAdminServiceServer
+
+	admin struct {
+		sync.Mutex
+		topics  []*adminpb.Topic
+		groups  []*adminpb.Group
+		updates []*adminpb.UpdateGroupRequest
+	}
+}
+
+// GroupUpdates returns the requests that changed groups.
+func (a *Admin) GroupUpdates() []*adminpb.UpdateGroupRequest {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	return a.admin.updates
+}
+
+func (a *Admin) topicLocked(namespace, name string) (*adminpb.Topic, error) {
+	for _, t := range a.admin.topics {
+		if t.Namespace == namespace && t.Name == name {
+			return t, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "topic %s not found", name)
+}
+
+func (a *Admin) groupLocked(namespace, name string) (*adminpb.Group, error) {
+	for _, g := range a.admin.groups {
+		if g.Namespace == namespace && g.Name == name {
+			return g, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "consumer group %s not found", name)
+}
+
+// CreateTopic refuses a topic of another type.
+func (a *Admin) CreateTopic(_ context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if t, err := a.topicLocked(req.Namespace, req.Name); err == nil {
+		if t.Type != req.Type {
+			return nil, status.Errorf(codes.AlreadyExists, "topic %s exists with type %s", req.Name, t.Type)
+		}
+		return &adminpb.CreateTopicResponse{Topic: t}, nil
+	}
+	queues := cmp.Or(req.Queues, 8)
+	t := &adminpb.Topic{
+		Namespace: req.Namespace, Name: req.Name, Type: req.Type, Permission: cmp.Or(req.Permission, adminpb.Permission_PERMISSION_READ_WRITE),
+		Id: uint32(len(a.admin.topics) + 1), Version: 1,
+		Shards: []*adminpb.ShardQueues{{Shard: "perigee-0", ReadQueues: queues, WriteQueues: queues}},
+	}
+	a.admin.topics = append(a.admin.topics, t)
+	return &adminpb.CreateTopicResponse{Topic: t, Created: true}, nil
+}
+
+// GetTopic answers one queue with 7 messages.
+func (a *Admin) GetTopic(_ context.Context, req *adminpb.GetTopicRequest) (*adminpb.GetTopicResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	t, err := a.topicLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &adminpb.GetTopicResponse{Topic: t, Queues: []*adminpb.QueueStatus{{Shard: "perigee-0", MinOffset: 3, MaxOffset: 10}}}, nil
+}
+
+// ListTopics answers all topics of the namespace.
+func (a *Admin) ListTopics(_ context.Context, req *adminpb.ListTopicsRequest) (*adminpb.ListTopicsResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	resp := &adminpb.ListTopicsResponse{}
+	for _, t := range a.admin.topics {
+		if t.Namespace == req.Namespace {
+			resp.Topics = append(resp.Topics, t)
+		}
+	}
+	return resp, nil
+}
+
+// UpdateTopic changes what is set.
+func (a *Admin) UpdateTopic(_ context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	t, err := a.topicLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	if req.ReadQueues != nil {
+		t.Shards[0].ReadQueues = *req.ReadQueues
+	}
+	if req.WriteQueues != nil {
+		t.Shards[0].WriteQueues = *req.WriteQueues
+	}
+	if req.Permission != nil {
+		t.Permission = *req.Permission
+	}
+	t.Version++
+	return &adminpb.UpdateTopicResponse{Topic: t}, nil
+}
+
+// DeleteTopic removes a topic.
+func (a *Admin) DeleteTopic(_ context.Context, req *adminpb.DeleteTopicRequest) (*adminpb.DeleteTopicResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	t, err := a.topicLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	a.admin.topics = slices.DeleteFunc(a.admin.topics, func(have *adminpb.Topic) bool { return have == t })
+	return &adminpb.DeleteTopicResponse{}, nil
+}
+
+// CreateGroup stores the group as it is described.
+func (a *Admin) CreateGroup(_ context.Context, req *adminpb.CreateGroupRequest) (*adminpb.CreateGroupResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if g, err := a.groupLocked(req.Namespace, req.Name); err == nil {
+		return &adminpb.CreateGroupResponse{Group: g}, nil
+	}
+	g := &adminpb.Group{
+		Namespace: req.Namespace, Name: req.Name, Id: uint32(len(a.admin.groups) + 1), Version: 1,
+		Fifo: req.Fifo, Retry: req.Retry, Start: req.Start, DeadLetterTopic: "%DLQ%" + req.Name,
+	}
+	a.admin.groups = append(a.admin.groups, g)
+	return &adminpb.CreateGroupResponse{Group: g, Created: true}, nil
+}
+
+// GetGroup answers progress in one topic.
+func (a *Admin) GetGroup(_ context.Context, req *adminpb.GetGroupRequest) (*adminpb.GetGroupResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	g, err := a.groupLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &adminpb.GetGroupResponse{Group: g, Topics: []*adminpb.GroupTopic{{Name: "orders", Ready: 5, InFlight: 2}}}, nil
+}
+
+// ListGroups answers all groups of the namespace.
+func (a *Admin) ListGroups(_ context.Context, req *adminpb.ListGroupsRequest) (*adminpb.ListGroupsResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	resp := &adminpb.ListGroupsResponse{}
+	for _, g := range a.admin.groups {
+		if g.Namespace == req.Namespace {
+			resp.Groups = append(resp.Groups, g)
+		}
+	}
+	return resp, nil
+}
+
+// UpdateGroup changes what is set.
+func (a *Admin) UpdateGroup(_ context.Context, req *adminpb.UpdateGroupRequest) (*adminpb.UpdateGroupResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	g, err := a.groupLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	a.admin.updates = append(a.admin.updates, req)
+	if req.Fifo != nil {
+		g.Fifo = *req.Fifo
+	}
+	if req.Retry != nil {
+		g.Retry = req.Retry
+	}
+	if req.Start != nil {
+		g.Start = req.Start
+	}
+	g.Version++
+	return &adminpb.UpdateGroupResponse{Group: g}, nil
+}
+
+// DeleteGroup removes a group.
+func (a *Admin) DeleteGroup(_ context.Context, req *adminpb.DeleteGroupRequest) (*adminpb.DeleteGroupResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	g, err := a.groupLocked(req.Namespace, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	a.admin.groups = slices.DeleteFunc(a.admin.groups, func(have *adminpb.Group) bool { return have == g })
+	return &adminpb.DeleteGroupResponse{}, nil
+}

@@ -1,0 +1,132 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// A setting binds one key to its place in a Config. Every source - file,
+// environment, command line - sets it from text, by the same rules.
+type setting struct {
+	key   string // the path in a file, with dots
+	flag  string
+	usage string
+	value pflag.Value
+}
+
+// variable returns the environment variable of the setting.
+func (s setting) variable() string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_"))
+}
+
+// settings lists everything that can be configured, bound to c.
+func settings(c *Config) []setting {
+	return []setting{
+		{"data_dir", "data-dir", "`folder` that holds all data", text(&c.DataDir)},
+		{"grpc_listen", "grpc-listen", "`address` that serves clients", text(&c.GRPCListen)},
+		{"http_listen", "http-listen", "`address` for health, readiness and metrics", text(&c.HTTPListen)},
+		{"shard", "shard", "`name` of the shard, the broker name clients see", text(&c.Shard)},
+		{"advertise", "advertise", "`host:port` clients are told to connect to; empty: what they dialled", text(&c.Advertise)},
+		{"tls.mode", "tls-mode", "`mode`: permissive, required or disabled", text(&c.TLS.Mode)},
+		{"tls.cert_file", "tls-cert", "PEM `file` with the certificate chain; empty: self-signed", text(&c.TLS.CertFile)},
+		{"tls.key_file", "tls-key", "PEM `file` with the certificate's key", text(&c.TLS.KeyFile)},
+		{"flush.mode", "flush", "`mode`: sync or async, an fsync before or after a send is acknowledged", text(&c.Flush.Mode)},
+		{"flush.interval", "flush-interval", "longest `time` between two fsyncs in async mode", span(&c.Flush.Interval)},
+		{"segment_size", "segment-size", "`size` of one log file", size(&c.SegmentSize)},
+		{"auto_create_topics", "auto-create-topics", "create a missing topic on send", boolean(&c.AutoCreateTopics)},
+		{"auto_create_groups", "auto-create-groups", "create a missing consumer group on receive", boolean(&c.AutoCreateGroups)},
+		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
+		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},
+		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
+		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
+		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},
+		{"renew.slice", "renew-slice", "`time` a push consumer's lease is extended by", span(&c.Renew.Slice)},
+		{"renew.max", "renew-max", "`time` after which a lease is not extended any more", span(&c.Renew.Max)},
+		{"log.level", "log-level", "`level`: debug, info, warn or error", level(&c.Log.Level)},
+		{"log.format", "log-format", "`format`: text or json", text(&c.Log.Format)},
+	}
+}
+
+// value is a pflag.Value over a variable of type T.
+type value[T any] struct {
+	target *T
+	name   string
+	parse  func(string) (T, error)
+	format func(T) string
+}
+
+func (v value[T]) String() string {
+	if v.target == nil { // pflag asks a zero value for its text
+		return ""
+	}
+	return v.format(*v.target)
+}
+
+func (v value[T]) Set(s string) error {
+	parsed, err := v.parse(s)
+	if err != nil {
+		return err
+	}
+	*v.target = parsed
+	return nil
+}
+
+func (v value[T]) Type() string { return v.name }
+
+func text(target *string) pflag.Value {
+	same := func(s string) string { return s }
+	return value[string]{target, "string", func(s string) (string, error) { return s, nil }, same}
+}
+
+func boolean(target *bool) pflag.Value {
+	parse := func(s string) (bool, error) {
+		if b, err := strconv.ParseBool(s); err == nil {
+			return b, nil
+		}
+		return false, errors.New("must be true or false")
+	}
+	return value[bool]{target, "bool", parse, strconv.FormatBool}
+}
+
+func integer(target *int) pflag.Value {
+	parse := func(s string) (int, error) {
+		if n, err := strconv.Atoi(s); err == nil {
+			return n, nil
+		}
+		return 0, errors.New("must be a whole number")
+	}
+	return value[int]{target, "int", parse, strconv.Itoa}
+}
+
+func span(target *time.Duration) pflag.Value {
+	parse := func(s string) (time.Duration, error) {
+		if d, err := time.ParseDuration(s); err == nil {
+			return d, nil
+		}
+		return 0, errors.New("must be a time with its unit, such as 200ms, 90s or 3h")
+	}
+	return value[time.Duration]{target, "duration", parse, time.Duration.String}
+}
+
+func size(target *Size) pflag.Value {
+	return value[Size]{target, "size", ParseSize, Size.String}
+}
+
+func level(target *slog.Level) pflag.Value {
+	parse := func(s string) (slog.Level, error) {
+		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			if strings.EqualFold(l.String(), s) {
+				return l, nil
+			}
+		}
+		return 0, fmt.Errorf("must be one of debug, info, warn, error")
+	}
+	format := func(l slog.Level) string { return strings.ToLower(l.String()) }
+	return value[slog.Level]{target, "level", parse, format}
+}

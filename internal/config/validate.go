@@ -1,0 +1,171 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// The bounds of what can be configured.
+const (
+	maxShardName   = 127
+	minSegmentSize = 64 << 10
+	maxSegmentSize = 1 << 40
+	maxRecvSize    = 1 << 30
+	// A request holds at least one message: its body, and properties and
+	// framing beside it.
+	recvHeadroom = 64 << 10
+	// A record of the log holds a message and does not span segments.
+	segmentHeadroom = 64 << 10
+	maxRenew        = mq.MaxRetryDelay
+)
+
+// Validate checks c without touching the host. The error is an *mq.InvalidError
+// that names the key, the value and the rule of the first thing that is wrong.
+func (c Config) Validate() error {
+	for _, check := range []func() error{
+		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateSizes, c.validateTimes, c.validateLog,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) validateAddresses() error {
+	if reason := checkAddress(c.GRPCListen); reason != "" {
+		return invalid("grpc_listen", c.GRPCListen, reason)
+	}
+	if reason := checkAddress(c.HTTPListen); reason != "" {
+		return invalid("http_listen", c.HTTPListen, reason)
+	}
+	if _, port, _ := net.SplitHostPort(c.HTTPListen); c.HTTPListen == c.GRPCListen && port != "0" {
+		return invalid("http_listen", c.HTTPListen, "must differ from grpc_listen")
+	}
+	if c.Advertise == "" {
+		return nil
+	}
+	reason := checkAddress(c.Advertise)
+	if host, port, err := net.SplitHostPort(c.Advertise); err == nil && reason == "" {
+		if ip := net.ParseIP(host); host == "" || port == "0" || ip != nil && ip.IsUnspecified() {
+			reason = "must name a host and a port that clients can connect to"
+		}
+	}
+	if reason != "" {
+		return invalid("advertise", c.Advertise, reason)
+	}
+	return nil
+}
+
+func checkAddress(address string) string {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "must be host:port or :port"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return "must end in a port from 0 to 65535"
+	}
+	return ""
+}
+
+func (c Config) validateTLS() error {
+	if err := oneOf("tls.mode", c.TLS.Mode, TLSPermissive, TLSRequired, TLSDisabled); err != nil {
+		return err
+	}
+	switch {
+	case c.TLS.CertFile != "" && c.TLS.KeyFile == "":
+		return invalid("tls.cert_file", c.TLS.CertFile, "needs tls.key_file beside it")
+	case c.TLS.KeyFile != "" && c.TLS.CertFile == "":
+		return invalid("tls.key_file", c.TLS.KeyFile, "needs tls.cert_file beside it")
+	case c.TLS.CertFile != "" && c.TLS.Mode == TLSDisabled:
+		return invalid("tls.cert_file", c.TLS.CertFile, "cannot be used while tls.mode is disabled")
+	}
+	return nil
+}
+
+func (c Config) validateStorage() error {
+	if c.DataDir == "" {
+		return invalid("data_dir", c.DataDir, "must name a folder")
+	}
+	if reason := checkShard(c.Shard); reason != "" {
+		return invalid("shard", c.Shard, reason)
+	}
+	if err := oneOf("flush.mode", c.Flush.Mode, FlushSync, FlushAsync); err != nil {
+		return err
+	}
+	if err := within("flush.interval", c.Flush.Interval, time.Millisecond, time.Minute); err != nil {
+		return err
+	}
+	return within("segment_size", c.SegmentSize, minSegmentSize, maxSegmentSize)
+}
+
+func checkShard(name string) string {
+	legal := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.'
+	}
+	switch {
+	case name == "" || len(name) > maxShardName:
+		return fmt.Sprintf("must have 1 to %d characters", maxShardName)
+	case strings.ContainsFunc(name, func(r rune) bool { return !legal(r) }):
+		return "may hold only letters, digits, and the characters - _ ."
+	}
+	return ""
+}
+
+func (c Config) validateSizes() error {
+	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
+		return err
+	}
+	if err := within("max_recv_size", c.MaxRecvSize, 2*recvHeadroom, maxRecvSize); err != nil {
+		return err
+	}
+	if err := within("max_body_size", c.MaxBodySize, 1, c.MaxRecvSize-recvHeadroom); err != nil {
+		return fmt.Errorf("%w (64KiB below max_recv_size)", err)
+	}
+	if c.MaxBodySize > c.SegmentSize-segmentHeadroom {
+		return invalid("segment_size", c.SegmentSize, "must be 64KiB above max_body_size or more")
+	}
+	return nil
+}
+
+func (c Config) validateTimes() error {
+	if err := within("long_polling_max", c.LongPollingMax, time.Second, time.Hour); err != nil {
+		return err
+	}
+	// The SDKs send a heartbeat every 10 or 30 seconds.
+	if err := within("session_timeout", c.SessionTimeout, 31*time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("renew.max", c.Renew.Max, time.Second, maxRenew); err != nil {
+		return err
+	}
+	return within("renew.slice", c.Renew.Slice, time.Second, c.Renew.Max)
+}
+
+func (c Config) validateLog() error {
+	return oneOf("log.format", c.Log.Format, LogText, LogJSON)
+}
+
+func oneOf(key, value string, allowed ...string) error {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	return invalid(key, value, "must be one of "+strings.Join(allowed, ", "))
+}
+
+func within[T int | Size | time.Duration](key string, value, low, high T) error {
+	if low <= value && value <= high {
+		return nil
+	}
+	return invalid(key, value, fmt.Sprintf("must lie between %v and %v", low, high))
+}
+
+func invalid(key string, value any, reason string) error {
+	return &mq.InvalidError{Kind: mq.ErrInvalid, Field: key, Value: mq.Shorten(fmt.Sprint(value)), Reason: reason}
+}

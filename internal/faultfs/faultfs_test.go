@@ -1,0 +1,79 @@
+package faultfs
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+func workload(fs vfs.FS) error {
+	if err := fs.MkdirAll("d", 0o755); err != nil {
+		return err
+	}
+	f, err := fs.OpenReadWrite("d/a", "test")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("hello"), 3); err != nil {
+		return err
+	}
+	if err := f.SyncData(); err != nil {
+		return err
+	}
+	d, err := fs.OpenDir("d")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return err
+	}
+	return fs.Rename("d/a", "d/b")
+}
+
+func TestTraceShowsMutatingOperationsInOrder(t *testing.T) {
+	f := New(vfs.NewMem())
+	var lines []string
+	f.Trace(func(op Op) { lines = append(lines, op.String()) })
+	require.NoError(t, workload(f))
+	require.Equal(t, []string{
+		"mkdir-all d", "create d/a", "write d/a [3,8)", "sync-data d/a", "sync-dir d", "rename d/b",
+	}, lines)
+	require.Equal(t, len(lines), f.Count())
+	_, err := f.OpenReadWrite("d/b", "test")
+	require.NoError(t, err)
+	require.Equal(t, len(lines), f.Count(), "opening what exists changes nothing")
+}
+
+func TestEachOperationFailsOnceUntilARunIsClean(t *testing.T) {
+	for i := 0; ; i++ {
+		f := New(vfs.NewMem())
+		f.FailAt(i, nil)
+		err := workload(f)
+		if !f.Fired() {
+			require.NoError(t, err)
+			require.Equal(t, 6, i)
+			return
+		}
+		require.ErrorIs(t, err, ErrInjected)
+		require.NoError(t, f.MkdirAll("later", 0o755))
+	}
+}
+
+func TestCrashKeepsOnlyTheCutOfTheLastWrite(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := New(mem)
+	var size int64
+	f.CrashAfter(2, 2, func() {
+		info, err := mem.Stat("d/a")
+		require.NoError(t, err)
+		size = info.Size()
+	})
+	require.ErrorIs(t, workload(f), ErrCrashed)
+	require.Equal(t, int64(5), size)
+	require.True(t, f.Fired())
+	require.ErrorIs(t, f.Remove("d/a"), ErrCrashed)
+	require.Equal(t, 3, f.Count())
+}

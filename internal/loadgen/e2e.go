@@ -1,0 +1,85 @@
+package loadgen
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// EndToEndLoad sends and receives at the same time.
+type EndToEndLoad struct {
+	Send SendLoad
+	// Receive's topic, limit and progress are those of Send.
+	Receive ReceiveLoad
+	// Drain is how long to go on receiving after the last send.
+	Drain time.Duration
+}
+
+// EndToEnd runs the load. The first result is that of the sends; in the second
+// one, Latency is the time from just before a send to the arrival of its message
+// at the consumer, and only messages of this load have one.
+func (t *Target) EndToEnd(ctx context.Context, l EndToEndLoad) (sent, received Result, err error) {
+	if l.Send.Size < stampSize {
+		return sent, received, fmt.Errorf("size %d: must be %d or more, to hold the time of the send", l.Send.Size, stampSize)
+	}
+	mark := newStamp()
+	l.Send.stamp, l.Receive.stamp = mark, mark
+	l.Receive.Topic, l.Receive.Limit, l.Receive.Rate, l.Receive.Progress = l.Send.Topic, Limit{}, 0, nil
+	seen := &arrivals{grew: make(chan struct{}, 1)}
+	l.Receive.arrivals = seen
+	if err := l.Receive.validate(); err != nil {
+		return sent, received, err
+	}
+
+	receiving, stop := context.WithCancel(ctx)
+	defer stop()
+	var receiveErr error
+	var running sync.WaitGroup
+	running.Go(func() {
+		received, receiveErr = t.Receive(receiving, l.Receive)
+		if receiveErr != nil {
+			stop()
+		}
+	})
+	sent, err = t.Send(receiving, l.Send)
+	if err == nil {
+		seen.await(receiving, sent.Messages, l.Drain)
+	}
+	stop()
+	running.Wait()
+	if receiveErr != nil {
+		err = receiveErr
+	}
+	return sent, received, err
+}
+
+// arrivals counts the messages of a load that have arrived.
+type arrivals struct {
+	count atomic.Int64
+	grew  chan struct{} // holds one token when count has grown
+}
+
+func (a *arrivals) add() {
+	a.count.Add(1)
+	select {
+	case a.grew <- struct{}{}:
+	default:
+	}
+}
+
+// await returns when n messages have arrived, or after limit, or when ctx ends.
+func (a *arrivals) await(ctx context.Context, n int64, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for a.count.Load() < n {
+		select {
+		case <-a.grew:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package loadgen
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/internal/client"
+	"github.com/perigee-mq/perigee/internal/client/fake"
+)
+
+func target(t *testing.T, server *fake.Server) *Target {
+	t.Helper()
+	target, err := Dial(client.Options{Endpoint: server.Addr, Version: "5.1.4"}, 2)
+	require.NoError(t, err)
+	t.Cleanup(target.Close)
+	return target
+}
+
+func sendLoad(count int64, batch int) SendLoad {
+	return SendLoad{Load: Load{Topic: "orders", Concurrency: 3, Limit: Limit{Count: count}}, Size: 100, Batch: batch, Tag: "a"}
+}
+
+func receiveLoad(count int64) ReceiveLoad {
+	return ReceiveLoad{Load: Load{Topic: "orders", Concurrency: 2, Limit: Limit{Count: count}},
+		Group: "readers", Batch: 32, Invisible: 30 * time.Second}
+}
+
+func TestSendSendsExactlyTheCountWithUniqueIDs(t *testing.T) {
+	server := fake.Start(t, "orders")
+	result, err := target(t, server).Send(t.Context(), sendLoad(100, 7))
+	require.NoError(t, err)
+	require.Empty(t, result.Errors)
+	require.EqualValues(t, 100, result.Messages)
+	require.EqualValues(t, 100*100, result.Bytes)
+	require.Equal(t, result.Requests, result.Latency.TotalCount())
+
+	ids := map[string]bool{}
+	for _, m := range server.Messages("orders") {
+		ids[m.GetSystemProperties().GetMessageId()] = true
+		require.Len(t, m.GetBody(), 100)
+		require.Equal(t, "a", m.GetSystemProperties().GetTag())
+		require.Len(t, m.GetSystemProperties().GetMessageId(), client.MessageIDSize)
+	}
+	require.Len(t, ids, 100)
+}
+
+func TestReceiveAcknowledgesEverythingItReceives(t *testing.T) {
+	server := fake.Start(t, "orders")
+	load := target(t, server)
+	_, err := load.Send(t.Context(), sendLoad(100, 10))
+	require.NoError(t, err)
+	receive := receiveLoad(0)
+	receive.AckBatch, receive.UntilEmpty = 7, true
+	result, err := load.Receive(t.Context(), receive)
+	require.NoError(t, err)
+	require.Empty(t, result.Errors)
+	require.EqualValues(t, 100, result.Messages)
+	require.EqualValues(t, 100*100, result.Bytes)
+	require.Equal(t, 100, server.Acked())
+	require.Empty(t, result.Handles)
+}
+
+func TestReceiveStopsAtTheCount(t *testing.T) {
+	server := fake.Start(t, "orders")
+	load := target(t, server)
+	_, err := load.Send(t.Context(), sendLoad(100, 10))
+	require.NoError(t, err)
+	result, err := load.Receive(t.Context(), receiveLoad(40))
+	require.NoError(t, err)
+	require.EqualValues(t, 40, result.Messages)
+	require.Zero(t, server.Acked())
+}
+
+func TestKeptHandlesAreAcknowledgedOnce(t *testing.T) {
+	server := fake.Start(t, "orders")
+	load := target(t, server)
+	_, err := load.Send(t.Context(), sendLoad(100, 10))
+	require.NoError(t, err)
+	receive := receiveLoad(100)
+	receive.Keep = true
+	received, err := load.Receive(t.Context(), receive)
+	require.NoError(t, err)
+	require.Len(t, received.Handles, 100)
+
+	ack := AckLoad{Load: Load{Topic: "orders", Concurrency: 3}, Group: "readers", Batch: 8, Handles: received.Handles}
+	result, err := load.Ack(t.Context(), ack)
+	require.NoError(t, err)
+	require.EqualValues(t, 100, result.Messages)
+	require.Equal(t, 100, server.Acked())
+
+	again, err := load.Ack(t.Context(), ack)
+	require.NoError(t, err)
+	require.Zero(t, again.Messages)
+	require.Equal(t, map[string]int64{"INVALID_RECEIPT_HANDLE": 100}, again.Errors)
+}
+
+func TestEndToEndMeasuresEveryMessage(t *testing.T) {
+	server := fake.Start(t, "orders")
+	load := target(t, server)
+	_, err := load.Send(t.Context(), sendLoad(10, 10)) // of another load
+	require.NoError(t, err)
+	receive := receiveLoad(0)
+	receive.AckBatch, receive.Wait = 1, 10*time.Second
+	sent, received, err := load.EndToEnd(t.Context(), EndToEndLoad{Send: sendLoad(50, 5), Receive: receive, Drain: 10 * time.Second})
+	require.NoError(t, err)
+	require.EqualValues(t, 50, sent.Messages)
+	require.EqualValues(t, 60, received.Messages)
+	require.EqualValues(t, 50, received.Latency.TotalCount())
+	require.Equal(t, 60, server.Acked())
+	require.Empty(t, received.Errors)
+}
+
+func TestRefusedSendsAreCountedByCode(t *testing.T) {
+	server := fake.Start(t, "orders")
+	server.Fail(rmqpb.Code_TOO_MANY_REQUESTS, "slow down")
+	result, err := target(t, server).Send(t.Context(), sendLoad(3, 1))
+	require.NoError(t, err)
+	require.Zero(t, result.Messages)
+	require.Equal(t, map[string]int64{"TOO_MANY_REQUESTS": 3}, result.Errors)
+	require.EqualValues(t, 3, result.Failures())
+}
+
+func TestAMissingTopicIsAnErrorBeforeTheLoad(t *testing.T) {
+	server := fake.Start(t)
+	_, err := target(t, server).Send(t.Context(), sendLoad(1, 1))
+	var refused *client.StatusError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, refused.Code)
+}
+
+func TestALoadEndsWithItsContext(t *testing.T) {
+	server := fake.Start(t, "orders")
+	ctx, cancel := context.WithCancel(t.Context())
+	receive := receiveLoad(0)
+	receive.Wait = time.Hour
+	receive.Progress = func(Progress) { cancel() }
+	result, err := target(t, server).Receive(ctx, receive)
+	require.NoError(t, err)
+	require.Empty(t, result.Errors)
+}
+
+func TestLoadsThatMakeNoSenseAreRefused(t *testing.T) {
+	server := fake.Start(t, "orders")
+	load := target(t, server)
+	for name, change := range map[string]func(*SendLoad){
+		"size": func(l *SendLoad) { l.Size = 0 }, "batch": func(l *SendLoad) { l.Batch = 0 },
+		"concurrency": func(l *SendLoad) { l.Concurrency = 0 }, "rate": func(l *SendLoad) { l.Rate = -1 },
+	} {
+		l := sendLoad(1, 1)
+		change(&l)
+		_, err := load.Send(t.Context(), l)
+		require.ErrorContains(t, err, name)
+	}
+	_, err := Dial(client.Options{Endpoint: server.Addr}, 0)
+	require.ErrorContains(t, err, "connections")
+	small := sendLoad(1, 1)
+	small.Size = stampSize - 1
+	_, _, err = load.EndToEnd(t.Context(), EndToEndLoad{Send: small, Receive: receiveLoad(0)})
+	require.ErrorContains(t, err, "size")
+}
+
+func TestAPacerSpacesCallsEvenly(t *testing.T) {
+	start := time.Now().Add(-time.Hour) // everything is due
+	p := newPacer(10, start)
+	var due []time.Duration
+	for range 3 {
+		at, ok := p.wait(t.Context(), 2, time.Time{})
+		require.True(t, ok)
+		due = append(due, at.Sub(start))
+	}
+	require.Equal(t, []time.Duration{0, 200 * time.Millisecond, 400 * time.Millisecond}, due)
+	_, ok := p.wait(t.Context(), 2, start.Add(600*time.Millisecond))
+	require.False(t, ok, "due at the deadline")
+}
+
+func TestStampsTellLoadsApart(t *testing.T) {
+	one, two := newStamp(), newStamp()
+	body := make([]byte, stampSize)
+	one.put(body, time.Now())
+	_, ok := one.age(body)
+	require.True(t, ok)
+	_, ok = two.age(body)
+	require.False(t, ok)
+	_, ok = one.age(slices.Clone(body)[:stampSize-1])
+	require.False(t, ok)
+}
+
+func FuzzResultsNeverPanic(f *testing.F) {
+	f.Add([]byte{0x0a, 0x04, 0x08, 0xa0, 0x9c, 0x01})
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		r := results{entries: 2, status: 1}
+		_ = r.read(data)
+		receiver := &receiver{meter: newMeter(), acks: &acker{}}
+		_ = (&frame{receiver: receiver}).read(data)
+	})
+}

@@ -1,0 +1,181 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/internal/client"
+)
+
+// SendLoad is a load of sends.
+type SendLoad struct {
+	Load
+	// Size is the number of bytes of a body, at least 1.
+	Size int
+	// Batch is the number of messages of a request, at least 1.
+	Batch int
+	// Tag, when set, is the tag of every message.
+	Tag string
+
+	stamp *stamp // of an end-to-end load
+}
+
+func (l SendLoad) validate() error {
+	switch {
+	case l.Size < 1:
+		return fmt.Errorf("size %d: must be 1 or more", l.Size)
+	case l.Batch < 1:
+		return fmt.Errorf("batch %d: must be 1 or more", l.Batch)
+	}
+	return l.Load.validate()
+}
+
+// Send sends messages until the load's limit or the end of ctx. The error is
+// about the load or the topic; what goes wrong later is counted in the result.
+func (t *Target) Send(ctx context.Context, l SendLoad) (Result, error) {
+	if err := l.validate(); err != nil {
+		return Result{}, err
+	}
+	queues, err := t.queues(ctx, l.Topic, rmqpb.Permission_WRITE)
+	if err != nil {
+		return Result{}, err
+	}
+	sessions := make([]*client.Session, 0, len(t.conns))
+	for _, c := range t.conns {
+		sessions = append(sessions, c.StartProducer(ctx, l.Topic))
+	}
+	defer closeAll(sessions)
+
+	meters, workers := make([]*meter, l.Concurrency), make([]worker, l.Concurrency)
+	for i := range workers {
+		s := &sender{conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
+			results: results{entries: 2, status: 1}}
+		s.message = template(t.conn(i), l, client.MessageType(queues[0]), i)
+		if err := s.build(l.Batch); err != nil {
+			return Result{}, err
+		}
+		meters[i], workers[i] = s.meter, s
+	}
+	return drive(ctx, l.Load, l.Batch, false, meters, workers), nil
+}
+
+func closeAll(sessions []*client.Session) {
+	for _, s := range sessions {
+		s.Close()
+	}
+}
+
+// template returns a message without id and body.
+func template(conn *client.Conn, l SendLoad, kind rmqpb.MessageType, worker int) *rmqpb.Message {
+	system := &rmqpb.SystemProperties{
+		MessageType:   kind,
+		BodyEncoding:  rmqpb.Encoding_IDENTITY,
+		BornTimestamp: timestamppb.Now(),
+		BornHost:      client.Host(),
+	}
+	if l.Tag != "" {
+		system.Tag = &l.Tag
+	}
+	if kind == rmqpb.MessageType_FIFO {
+		group := fmt.Sprintf("bench-%d", worker)
+		system.MessageGroup = &group
+	}
+	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system}
+}
+
+// sender sends one request again and again, with new message ids in it.
+type sender struct {
+	conn    *client.Conn
+	ids     *client.MessageIDs
+	meter   *meter
+	message *rmqpb.Message
+	size    int
+	stamp   *stamp
+	results results
+
+	request request
+	idAt    []int // where the ids are in the request
+	bodyAt  []int // where the bodies are
+	endAt   []int // where the messages end
+}
+
+// build encodes a request of n messages and finds what changes in it.
+func (s *sender) build(n int) error {
+	s.request, s.idAt, s.bodyAt, s.endAt = nil, nil, nil, nil
+	for range n {
+		message := proto.CloneOf(s.message)
+		message.SystemProperties.MessageId = s.ids.Next()
+		message.Body = random(s.size)
+		encoded, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{message}})
+		if err != nil {
+			return err
+		}
+		// The body is encoded last; the id is found nowhere else.
+		s.idAt = append(s.idAt, len(s.request)+bytes.Index(encoded, []byte(message.SystemProperties.MessageId)))
+		s.request = append(s.request, encoded...)
+		s.bodyAt = append(s.bodyAt, len(s.request)-s.size)
+		s.endAt = append(s.endAt, len(s.request))
+	}
+	return nil
+}
+
+func (s *sender) step(ctx context.Context, n int, due time.Time) (int, bool, error) {
+	for i := range n {
+		s.ids.Put(s.request[s.idAt[i]:])
+		if s.stamp != nil {
+			s.stamp.put(s.request[s.bodyAt[i]:], due)
+		}
+	}
+	s.meter.requests++
+	// Repeated fields follow each other, so a part of the request is a request.
+	err := call(ctx, s.conn, rmqpb.MessagingService_SendMessage_FullMethodName, s.request[:s.endAt[n-1]], &s.results)
+	if err != nil {
+		// gRPC may still read the bytes of the call that failed.
+		s.request = bytes.Clone(s.request)
+		return n, true, err
+	}
+	record(s.meter.latency, time.Since(due))
+	good := s.results.count(s.meter, n)
+	s.meter.done(good, good*s.size)
+	if good == 0 {
+		return n, pause(ctx, afterError), nil
+	}
+	return n, true, nil
+}
+
+func (s *sender) finish(context.Context) error { return nil }
+
+// stamp marks the messages of one load with the time they were sent at.
+type stamp struct {
+	run   [8]byte
+	start time.Time
+}
+
+// stampSize is the smallest body that holds a stamp.
+const stampSize = 16
+
+func newStamp() *stamp {
+	s := &stamp{start: time.Now()}
+	copy(s.run[:], random(len(s.run)))
+	return s
+}
+
+func (s *stamp) put(body []byte, at time.Time) {
+	copy(body, s.run[:])
+	binary.BigEndian.PutUint64(body[len(s.run):], uint64(at.Sub(s.start)))
+}
+
+// age returns how long ago the message was sent; false when it is of another load.
+func (s *stamp) age(body []byte) (time.Duration, bool) {
+	if len(body) < stampSize || !bytes.Equal(body[:len(s.run)], s.run[:]) {
+		return 0, false
+	}
+	return time.Since(s.start) - time.Duration(binary.BigEndian.Uint64(body[len(s.run):])), true
+}

@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
+)
+
+// Headers that a client sends with every call.
+const (
+	headerClientID  = "x-mq-client-id"
+	headerLanguage  = "x-mq-language"
+	headerVersion   = "x-mq-client-version"
+	headerNamespace = "x-mq-namespace"
+)
+
+// A client is who makes a call, as far as the headers tell. Only the id is
+// required; a header that is repeated counts with its first value, because the
+// Go SDK repeats all of them on a retried send.
+type client struct {
+	ID        string
+	Language  quirks.Language
+	Version   string
+	Namespace string
+	Host      string // the peer's address without its port
+}
+
+// caller returns who makes the call and notes a sign of life of its session,
+// where there is one. The error is CLIENT_ID_REQUIRED.
+func (s *Server) caller(ctx context.Context) (client, error) {
+	c := clientOf(ctx)
+	if c.ID == "" {
+		return c, refuse(rmqpb.Code_CLIENT_ID_REQUIRED, "header %s must not be missing or blank", headerClientID)
+	}
+	s.sessions.Seen(c.ID)
+	return c, nil
+}
+
+func clientOf(ctx context.Context) client {
+	md, _ := metadata.FromIncomingContext(ctx)
+	first := func(key string) string {
+		if v := md[key]; len(v) > 0 {
+			return strings.TrimSpace(v[0])
+		}
+		return ""
+	}
+	c := client{
+		ID:        first(headerClientID),
+		Language:  quirks.ParseLanguage(first(headerLanguage)),
+		Version:   first(headerVersion),
+		Namespace: first(headerNamespace),
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Host = p.Addr.String()
+		if host, _, err := net.SplitHostPort(c.Host); err == nil {
+			c.Host = host
+		}
+	}
+	return c
+}
+
+// resource returns the resource that r names: its own namespace counts first,
+// then that of the header (the Node.js SDK sets only the header).
+func (c client) resource(r *rmqpb.Resource) mq.Resource {
+	res := mq.Resource{Namespace: r.GetResourceNamespace(), Name: r.GetName()}
+	if res.Namespace == "" {
+		res.Namespace = c.Namespace
+	}
+	return res
+}

@@ -1,0 +1,47 @@
+package proxy
+
+import (
+	"context"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+)
+
+// Heartbeat notes that a client is alive. The messages that the server renews
+// for a client are renewed as long as there are heartbeats.
+//
+// Fields: client_type; group, checked when it has a name.
+//
+// Codes: OK for every client that says what it is or is known here, also right
+// after a restart of the server; UNRECOGNIZED_CLIENT_TYPE for one that does
+// neither; ILLEGAL_CONSUMER_GROUP.
+//
+// Apache's server refuses clients whose settings it does not hold, so that they
+// stay isolated until they happen to send them again.
+func (s *Server) Heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	return &rmqpb.HeartbeatResponse{Status: s.statusOf(ctx, s.heartbeat(ctx, req))}, nil
+}
+
+func (s *Server) heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) error {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkOptionalGroup(c, req.GetGroup()); err != nil {
+		return err
+	}
+	if req.GetClientType() == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED && s.sessions.Get(c.ID) == nil {
+		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type is not set, and this server knows no settings of the client")
+	}
+	s.sessions.Touch(c.ID)
+	return nil
+}
+
+// checkOptionalGroup checks a group that only consumers have; the Go SDK sends
+// one without a name for producers.
+func checkOptionalGroup(c client, group *rmqpb.Resource) error {
+	name := c.resource(group)
+	if name.Name == "" {
+		return nil
+	}
+	return validateGroup(name)
+}

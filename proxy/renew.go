@@ -1,0 +1,126 @@
+package proxy
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// run renews what is due until ctx ends.
+func (r *renewals) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Stop()
+		if wait, some := r.untilNext(); some {
+			timer.Reset(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+			continue
+		case <-timer.C:
+		}
+		for {
+			batch := r.take()
+			if len(batch) == 0 || ctx.Err() != nil {
+				break
+			}
+			r.renew(ctx, batch)
+		}
+	}
+}
+
+func (r *renewals) untilNext() (wait time.Duration, some bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.due) == 0 {
+		return 0, false
+	}
+	return max(r.mu.due[0].due-r.now(), 0), true
+}
+
+// take takes the renewals that are due now or shortly out of the heap: those
+// that were delivered in one second are renewed in one call. A batch that is
+// taken must be renewed.
+func (r *renewals) take() []*renewal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if len(r.mu.due) == 0 || r.mu.due[0].due > now {
+		return nil
+	}
+	until := now + r.server.opts.RenewSlice/60
+	var batch []*renewal
+	for len(r.mu.due) > 0 && len(batch) < renewBatch {
+		e := r.mu.due[0]
+		if e.due > until || e.due == e.limit && e.due > now {
+			break
+		}
+		heap.Pop(&r.mu.due)
+		e.batched = true
+		batch = append(batch, e)
+	}
+	r.mu.batch = make(chan struct{})
+	return batch
+}
+
+// renew changes the leases of a batch and schedules what goes on.
+func (r *renewals) renew(ctx context.Context, batch []*renewal) {
+	// A store that does not answer must not hold up the others for so long that
+	// their leases end.
+	ctx, cancel := context.WithTimeout(ctx, r.server.opts.RenewSlice/6)
+	defer cancel()
+	now := r.now()
+	changes := make([]mq.LeaseChange, len(batch))
+	for i, e := range batch {
+		changes[i] = r.changeOf(ctx, e, now)
+	}
+	results := r.server.store.ChangeInvisible(ctx, changes)
+	logUnexpected(ctx, r.server.logger, "leases not renewed", results)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now = r.now()
+	for i, e := range batch {
+		e.batched = false
+		if r.mu.leases[e.lease] != e {
+			continue // dropped meanwhile
+		}
+		goesOn := changes[i].Reason == mq.Renew
+		due := now + r.ahead()
+		if err := results[i]; err == nil {
+			e.failures = 0
+		} else {
+			e.failures++
+			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures
+			due = now + r.server.opts.RenewSlice/15
+		}
+		switch {
+		case e.held:
+			// Its holder drops or resumes it.
+		case goesOn:
+			r.scheduleLocked(e, due)
+		default:
+			e.held = true // in no heap
+			r.removeLocked(e)
+		}
+	}
+	close(r.mu.batch)
+	r.mu.batch = nil
+}
+
+// changeOf says what becomes of a lease that is due.
+func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) mq.LeaseChange {
+	c := mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice}
+	switch {
+	case now >= e.limit:
+		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
+	case r.server.sessions.Get(e.client) == nil:
+		c.Reason, c.Invisible = mq.Extend, deadInvisible
+	}
+	return c
+}

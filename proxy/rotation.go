@@ -1,0 +1,46 @@
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// A rotation spreads the requests to a topic evenly over its writable queues.
+// It starts anywhere, so that proxies do not move in step. It takes no lock; an
+// entry lives as long as the proxy, a few words for each topic sent to.
+type rotation struct {
+	turns sync.Map // mq.TopicID to *atomic.Uint64
+}
+
+// next returns the queue whose turn it is. The error matches mq.ErrForbidden.
+func (r *rotation) next(t *mq.Topic) (shard string, queue mq.QueueID, err error) {
+	var writable uint64
+	for _, s := range t.Shards {
+		writable += uint64(s.Write)
+	}
+	if writable == 0 || !t.Permission.CanWrite() {
+		return "", 0, fmt.Errorf("%w: topic %q has no writable queue", mq.ErrForbidden, t.Resource)
+	}
+	n := r.turn(t.ID).Add(1) % writable
+	for _, s := range t.Shards {
+		if n < uint64(s.Write) {
+			return s.Shard, mq.QueueID(n), nil
+		}
+		n -= uint64(s.Write)
+	}
+	panic("BUG: the turn lies outside of the queues it was taken from")
+}
+
+func (r *rotation) turn(id mq.TopicID) *atomic.Uint64 {
+	if v, ok := r.turns.Load(id); ok {
+		return v.(*atomic.Uint64)
+	}
+	start := new(atomic.Uint64)
+	start.Store(rand.Uint64N(1 << 32))
+	v, _ := r.turns.LoadOrStore(id, start)
+	return v.(*atomic.Uint64)
+}

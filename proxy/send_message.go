@@ -1,0 +1,97 @@
+package proxy
+
+// SendMessage
+//
+// Fields honoured: of each message topic, user_properties, body, and of its
+// system properties tag, keys, message_id, body_digest (verified when there is
+// one), body_encoding, message_type (derived when missing), born_timestamp,
+// born_host, delivery_timestamp, message_group, trace_context,
+// orphaned_transaction_recovery_duration, lite_topic, priority. The queue id and
+// the broker are the server's choice; the rest is the server's to say.
+//
+// Behaviour: all or nothing. Every message is checked before any is stored. The
+// messages of a request go to one queue, contiguous and in their order; requests
+// take turns over the writable queues. Each gets an entry, in order, with its own
+// id and offset and the status of the request; transaction_id is the message id,
+// as SDKs expect of every message. Only NORMAL messages are built.
+//
+// A refusal has a status and no entries. Upstream does the same, so every SDK
+// reads it: they look at the status before they look for an entry.
+//
+// Codes: OK, CLIENT_ID_REQUIRED, those of validate_message.go, TOPIC_NOT_FOUND,
+// FORBIDDEN, NOT_IMPLEMENTED (a type the topic accepts and this server does not),
+// PAYLOAD_TOO_LARGE, and what the store answers: TOO_MANY_REQUESTS,
+// PROXY_TIMEOUT, INTERNAL_SERVER_ERROR.
+//
+// Upstream checks the type of the first message only, answers a batch with one
+// entry of joined ids, ignores body_digest, and reports a missing topic as a
+// conflict of types.
+
+import (
+	"context"
+	"time"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/wire"
+)
+
+// SendMessage stores the messages of one request.
+func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+	first, err := s.append(ctx, req.GetMessages())
+	status := s.statusOf(ctx, err)
+	if err != nil {
+		return &rmqpb.SendMessageResponse{Status: status}, nil
+	}
+	entries := make([]*rmqpb.SendResultEntry, len(req.GetMessages()))
+	for i, m := range req.GetMessages() {
+		id := m.GetSystemProperties().GetMessageId()
+		entries[i] = &rmqpb.SendResultEntry{
+			Status: status, MessageId: id, TransactionId: id, Offset: int64(first.Offset) + int64(i),
+		}
+	}
+	return &rmqpb.SendMessageResponse{Status: status, Entries: entries}, nil
+}
+
+func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (mq.Appended, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return mq.Appended{}, err
+	}
+	now := time.Now()
+	limits := messageLimits{body: s.opts.MaxBodySize, batch: s.opts.MaxBatchSize}
+	if err := limits.validate(msgs, c, now); err != nil {
+		return mq.Appended{}, err
+	}
+	topic, err := s.ensureTopic(ctx, c, msgs[0].GetTopic())
+	if err != nil {
+		return mq.Appended{}, err
+	}
+	if err := checkTypes(topic, msgs); err != nil {
+		return mq.Appended{}, err
+	}
+	shard, queue, err := s.rotation.next(topic)
+	if err != nil {
+		return mq.Appended{}, err
+	}
+	stored, err := convertMessages(msgs, wire.Arrival{Time: now, PeerHost: c.Host})
+	if err != nil {
+		return mq.Appended{}, err
+	}
+	return s.store.Append(ctx, shard, topic, queue, stored)
+}
+
+// convertMessages returns the stored form of the messages. It writes the derived
+// type into those that declare none.
+func convertMessages(msgs []*rmqpb.Message, a wire.Arrival) ([]*mq.Message, error) {
+	stored := make([]*mq.Message, len(msgs))
+	for i, m := range msgs {
+		m.SystemProperties.MessageType = typeOf(m)
+		stored[i] = wire.FromProto(m, a)
+		if size := len(stored[i].System) + len(stored[i].Properties); size > maxStoredProperties {
+			return nil, refuse(rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
+				"%sall properties take %d bytes, the limit is %d", position(i, len(msgs)), size, maxStoredProperties)
+		}
+	}
+	return stored, nil
+}

@@ -1,0 +1,149 @@
+// Package proxy is the gRPC front: the protocol's MessagingService, one file for
+// each RPC. A handler validates, converts, makes one call to another tier,
+// converts back and returns.
+//
+// It keeps only what a connection needs: sessions with their settings, and the
+// leases it renews for push consumers. It stores no message and decides no
+// queue rule; any proxy serves any client.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/session"
+	"github.com/perigee-mq/perigee/proxy/wire"
+)
+
+// Store is what the proxy asks of the store tier. The documentation of the
+// methods is in package store, which implements it in one process.
+type Store interface {
+	Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error)
+	Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error)
+	Ack(ctx context.Context, leases []mq.Lease) []error
+	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
+	DeadLetter(ctx context.Context, lease mq.Lease) error
+}
+
+// Router is what the proxy asks of the router tier. The documentation of the
+// methods is in package router, which implements it in one process.
+type Router interface {
+	Topic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
+	EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
+	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+}
+
+// Options configure a Server. Zero values mean the documented defaults.
+type Options struct {
+	Store  Store
+	Router Router
+	// Advertise is the host:port that routes name. Empty: the endpoints that
+	// the client itself dialled.
+	Advertise string
+	// StoreHost is what received messages name as the host that stored them.
+	StoreHost string
+	// MaxBodySize bounds the body of one message: 4 MiB by default.
+	MaxBodySize int
+	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by default.
+	MaxBatchSize int
+	// MaxPolling is the longest a receive is held without a message: 20 s by default.
+	MaxPolling time.Duration
+	// SessionTimeout ends a session after that long without a sign of life: 90 s
+	// by default. The slowest SDK sends heartbeats every 30 s.
+	SessionTimeout time.Duration
+	// RenewSlice is how long each automatic renewal keeps a message leased: 60 s
+	// by default. RenewLimit ends the renewals: 3 h by default.
+	RenewSlice time.Duration
+	RenewLimit time.Duration
+	// Observe is told of every call when it has ended: the method's full name,
+	// the protocol's code and how long it took. It must be quick. Nil: nobody is.
+	Observe func(method string, code rmqpb.Code, d time.Duration)
+	// Logger receives what an operator should know; silent when nil.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.MaxPolling, 20*time.Second)
+	def(&o.SessionTimeout, 90*time.Second)
+	def(&o.RenewSlice, 60*time.Second)
+	def(&o.RenewLimit, 3*time.Hour)
+	if o.MaxBodySize == 0 {
+		o.MaxBodySize = 4 << 20
+	}
+	if o.MaxBatchSize == 0 {
+		o.MaxBatchSize = 32 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Server implements the protocol's MessagingService.
+type Server struct {
+	rmqpb.UnimplementedMessagingServiceServer
+
+	opts      Options
+	store     Store
+	router    Router
+	logger    *slog.Logger
+	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
+	sessions  *session.Table
+	renewals  *renewals
+	rotation  rotation
+	streams   streams
+}
+
+// New returns a server. Close ends what it starts. The error names the option
+// that is wrong.
+func New(opts Options) (*Server, error) {
+	opts = opts.withDefaults()
+	s := &Server{opts: opts, store: opts.Store, router: opts.Router, logger: opts.Logger}
+	if opts.MaxBatchSize < opts.MaxBodySize {
+		return nil, fmt.Errorf("proxy: %w: batch size limit %d is below the body size limit %d",
+			mq.ErrInvalid, opts.MaxBatchSize, opts.MaxBodySize)
+	}
+	if opts.Advertise != "" {
+		var err error
+		if s.advertise, err = wire.EndpointsFor(opts.Advertise); err != nil {
+			return nil, fmt.Errorf("proxy: advertised address: %w", err)
+		}
+	}
+	s.streams.init()
+	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
+	s.renewals = newRenewals(s)
+	return s, nil
+}
+
+// Register adds the services to g: messaging, and the protocol's Admin.
+func (s *Server) Register(g grpc.ServiceRegistrar) {
+	rmqpb.RegisterMessagingServiceServer(g, s)
+	rmqpb.RegisterAdminServer(g, admin{})
+}
+
+// Drain ends the Telemetry streams and refuses new ones. Clients keep theirs open
+// for ever, so a gRPC server that is to stop gracefully needs it first. It does
+// not wait, and may be called more than once.
+func (s *Server) Drain() { s.streams.drain() }
+
+// Close ends the background work and returns when it has ended. The gRPC server
+// must have stopped. Messages that are being renewed come back after their
+// current slice, or are given back at once by whoever drains.
+func (s *Server) Close() {
+	s.streams.drain()
+	s.streams.wait()
+	s.sessions.Close()
+	s.renewals.close()
+}

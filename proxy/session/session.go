@@ -1,0 +1,86 @@
+// Package session keeps who is connected to a proxy: for each client id the
+// settings it sent, its Telemetry streams and when it last gave a sign of life.
+//
+// Everything in it is a convenience of one proxy. No call may depend on a
+// session being there: clients lose theirs for minutes after a restart.
+package session
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+)
+
+// A Session is one client id. Its methods may be called from any goroutine.
+type Session struct {
+	ID   string
+	seen atomic.Int64 // Unix nanoseconds
+
+	mu struct {
+		sync.Mutex
+		settings *rmqpb.Settings
+		streams  []*Stream // open ones, the newest last
+	}
+}
+
+// Settings returns the settings the client last sent, or nil. They are shared
+// and must not be changed.
+func (s *Session) Settings() *rmqpb.Settings {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.settings
+}
+
+// SetSettings replaces the settings: each one is a full snapshot.
+func (s *Session) SetSettings(settings *rmqpb.Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.settings = settings
+}
+
+// Seen returns when the client last gave a sign of life.
+func (s *Session) Seen() time.Time { return time.Unix(0, s.seen.Load()) }
+
+func (s *Session) touch() { s.seen.Store(time.Now().UnixNano()) }
+
+// Attach makes st the client's stream at once. Earlier ones stay open but get no
+// further command: the client has opened a new one because it lost the old, or
+// because it keeps one for each endpoint.
+func (s *Session) Attach(st *Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.streams = append(s.mu.streams, st)
+}
+
+// Detach forgets st, which has ended. Commands go on to the newest stream that
+// is still open; the end of any but the newest changes nothing.
+func (s *Session) Detach(st *Stream) {
+	s.touch()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.mu.streams, st); i >= 0 {
+		s.mu.streams = slices.Delete(s.mu.streams, i, i+1)
+	}
+}
+
+// Connected reports whether the client has a stream open.
+func (s *Session) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.streams) > 0
+}
+
+// Send queues a command for the client's stream and reports whether there is a
+// stream with room for it.
+func (s *Session) Send(cmd *rmqpb.TelemetryCommand) bool {
+	s.mu.Lock()
+	var st *Stream
+	if n := len(s.mu.streams); n > 0 {
+		st = s.mu.streams[n-1]
+	}
+	s.mu.Unlock()
+	return st != nil && st.Send(cmd)
+}

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/receipt"
+)
+
+// A settlement is what the calls that settle deliveries have in common: the
+// topic and group the client names, against which handles are checked. Both are
+// nil when one of them does not exist: no handle can be good then, and clients
+// repeat a settlement for ever that is refused with anything else.
+type settlement struct {
+	client client
+	topic  *mq.Topic
+	group  *mq.Group
+}
+
+func (s *Server) settlementOf(ctx context.Context, group, topic *rmqpb.Resource) (settlement, error) {
+	c, err := s.caller(ctx)
+	if err != nil {
+		return settlement{}, err
+	}
+	groupName, topicName := c.resource(group), c.resource(topic)
+	if err := validateNames(groupName, topicName); err != nil {
+		return settlement{}, err
+	}
+	t, err := s.router.Topic(ctx, topicName)
+	if errors.Is(err, mq.ErrTopicNotFound) {
+		return settlement{client: c}, nil
+	}
+	if err != nil {
+		return settlement{}, err
+	}
+	g, err := s.router.Group(ctx, groupName)
+	if errors.Is(err, mq.ErrGroupNotFound) {
+		return settlement{client: c}, nil
+	}
+	return settlement{client: c, topic: t, group: g}, err
+}
+
+// gone reports whether the topic or the group does not exist.
+func (v *settlement) gone() bool { return v.topic == nil }
+
+// lease returns the lease of a handle. A handle that cannot be read, or is of
+// another topic or group, is mq.ErrInvalidReceipt; that of a topic or group that
+// does not exist is mq.ErrLeaseEnded.
+func (v *settlement) lease(handle string) (mq.Lease, error) {
+	l, err := receipt.Decode(handle)
+	switch {
+	case err != nil:
+		return l, err
+	case v.gone():
+		return l, errGone
+	case l.Topic != v.topic.ID:
+		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of topic %q", v.topic.Resource)
+	case l.Group != v.group.ID:
+		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of group %q", v.group.Resource)
+	}
+	if _, err := v.topic.On(l.Shard); err != nil {
+		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is of a shard that does not serve topic %q", v.topic.Resource)
+	}
+	return l, nil
+}
+
+// errGone is the answer to a handle whose topic or group does not exist.
+var errGone = fmt.Errorf("receipt_handle: its topic or group does not exist: %w", mq.ErrLeaseEnded)
+
+// leaseOver reports whether err says that there is nothing left to settle.
+func leaseOver(err error) bool {
+	return errors.Is(err, mq.ErrLeaseEnded) || errors.Is(err, mq.ErrTopicNotFound) || errors.Is(err, mq.ErrGroupNotFound)
+}
+
+// logUnexpected logs the first of the errors that is more than a delivery being
+// over.
+func logUnexpected(ctx context.Context, logger *slog.Logger, what string, errs []error) {
+	for _, err := range errs {
+		if err != nil && !leaseOver(err) {
+			logger.WarnContext(ctx, what, "messages", len(errs), "error", err)
+			return
+		}
+	}
+}

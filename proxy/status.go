@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// A codeError is an error that names the protocol's code itself. Validation
+// makes them; the other tiers use the sentinels of mq.
+type codeError struct {
+	code rmqpb.Code
+	text string
+}
+
+func (e *codeError) Error() string { return e.text }
+
+// refuse returns an error with the protocol's code. The text names the field,
+// the value and the limit.
+func refuse(code rmqpb.Code, format string, args ...any) error {
+	return &codeError{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// codes maps every sentinel that a tier returns to the protocol's code. Two of
+// them depend on the call: AckMessage and ChangeInvisibleDuration answer ended
+// leases themselves.
+var codes = []struct {
+	err  error
+	code rmqpb.Code
+}{
+	{mq.ErrIllegalTopic, rmqpb.Code_ILLEGAL_TOPIC},
+	{mq.ErrIllegalGroup, rmqpb.Code_ILLEGAL_CONSUMER_GROUP},
+	{mq.ErrTopicNotFound, rmqpb.Code_TOPIC_NOT_FOUND},
+	{mq.ErrGroupNotFound, rmqpb.Code_CONSUMER_GROUP_NOT_FOUND},
+	{mq.ErrQueueNotFound, rmqpb.Code_TOPIC_NOT_FOUND},
+	{mq.ErrShardNotFound, rmqpb.Code_BAD_REQUEST},
+	{mq.ErrForbidden, rmqpb.Code_FORBIDDEN},
+	{mq.ErrInvalidReceipt, rmqpb.Code_INVALID_RECEIPT_HANDLE},
+	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
+	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
+	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrNotImplemented, rmqpb.Code_NOT_IMPLEMENTED},
+	{mq.ErrTopicExists, rmqpb.Code_PRECONDITION_FAILED},
+	{mq.ErrGroupExists, rmqpb.Code_PRECONDITION_FAILED},
+	{mq.ErrInvalid, rmqpb.Code_BAD_REQUEST},
+	// A stopped store is the server's fault: clients go to another endpoint.
+	{mq.ErrStopped, rmqpb.Code_INTERNAL_SERVER_ERROR},
+	{context.DeadlineExceeded, rmqpb.Code_PROXY_TIMEOUT},
+	{context.Canceled, rmqpb.Code_REQUEST_TIMEOUT},
+}
+
+// ok is the status of success.
+func ok() *rmqpb.Status {
+	return &rmqpb.Status{Code: rmqpb.Code_OK, Message: rmqpb.Code_OK.String()}
+}
+
+// statusOf returns the status that tells the client of err. Errors that no table
+// knows are logged with their text and told without it.
+func (s *Server) statusOf(ctx context.Context, err error) *rmqpb.Status {
+	if err == nil {
+		return ok()
+	}
+	var ce *codeError
+	if errors.As(err, &ce) {
+		return &rmqpb.Status{Code: ce.code, Message: ce.text}
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return &rmqpb.Status{Code: c.code, Message: err.Error()}
+		}
+	}
+	s.logger.ErrorContext(ctx, "unexpected error", "client", clientOf(ctx).ID, "error", err)
+	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "internal error; the server's log has the cause"}
+}

@@ -1,0 +1,227 @@
+package proxy
+
+// Telemetry
+//
+// Fields honoured: settings. Other commands, also those of later versions, are
+// ignored.
+//
+// Behaviour: the response headers go out at once, because one SDK waits for them
+// before it sends anything. Each settings command is a full snapshot, kept for
+// the client id and answered on its own stream with status OK and the settings
+// to work with (settings.go); some SDKs get them once more, unasked. A later
+// stream of the same client takes over the server's own commands at once; the
+// earlier one goes on answering. Commands wait in a short queue and are dropped
+// when it is full: some SDKs stop reading. Nothing depends on a stream being open.
+//
+// Codes: a refused client gets a gRPC error, because SDKs wait for ever on a
+// refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
+// (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
+// ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
+// pull consumers and for SQL filters.
+//
+// Upstream lets clients widen some limits, and keeps a dead stream as the
+// client's until a write to it fails. It checks client_properties, which are only
+// echoed here.
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	grpcstatus "google.golang.org/grpc/status"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/proxy/quirks"
+	"github.com/perigee-mq/perigee/proxy/session"
+)
+
+type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
+
+// Telemetry exchanges settings with a client and carries the server's commands.
+func (s *Server) Telemetry(stream telemetryStream) error {
+	ctx := stream.Context()
+	c, err := s.caller(ctx)
+	if err != nil {
+		return s.streamError(ctx, err)
+	}
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	t := &telemetry{server: s, client: c, out: session.NewStream()}
+	t.attach()
+	defer t.detach()
+
+	received := make(chan error, 1)
+	closing, ok := s.streams.start(func() { received <- t.receive(stream) })
+	if !ok {
+		return errClosing
+	}
+	for {
+		select {
+		case cmd := <-t.out.Commands():
+			if err := stream.Send(cmd); err != nil {
+				return err
+			}
+		case err := <-received:
+			return s.streamError(ctx, err)
+		case <-closing:
+			return errClosing
+		}
+	}
+}
+
+// errClosing ends the streams when the server closes: clients open another one,
+// on another server if there is one.
+var errClosing = grpcstatus.Error(grpccodes.Unavailable, "the server is closing")
+
+// streamError returns the gRPC error that ends a stream, nil when it is the
+// client that ended it.
+func (s *Server) streamError(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	if st, ok := grpcstatus.FromError(err); ok {
+		if st.Code() == grpccodes.Canceled || st.Code() == grpccodes.DeadlineExceeded {
+			return nil
+		}
+		return err
+	}
+	st := s.statusOf(ctx, err)
+	switch code := st.GetCode(); {
+	case code >= rmqpb.Code_BAD_REQUEST && code < rmqpb.Code_INTERNAL_ERROR:
+		return grpcstatus.Error(grpccodes.InvalidArgument, st.GetMessage())
+	case code == rmqpb.Code_NOT_IMPLEMENTED, code == rmqpb.Code_UNSUPPORTED:
+		return grpcstatus.Error(grpccodes.Unimplemented, st.GetMessage())
+	default:
+		return grpcstatus.Error(grpccodes.Internal, st.GetMessage())
+	}
+}
+
+// A telemetry is one Telemetry call. Its handler sends what is queued in out;
+// another goroutine receives.
+type telemetry struct {
+	server *Server
+	client client
+	out    *session.Stream
+
+	mu struct {
+		sync.Mutex
+		session *session.Session // where out is attached; nil once detached
+		ended   bool
+		again   *time.Timer // sends the settings once more; nil: never did
+	}
+}
+
+// attach makes the stream the client's. It does so again when the session was
+// ended meanwhile, because the client said goodbye and stayed.
+func (t *telemetry) attach() *session.Session {
+	current := t.server.sessions.Touch(t.client.ID)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.session != current && !t.mu.ended {
+		if t.mu.session != nil {
+			t.mu.session.Detach(t.out)
+		}
+		current.Attach(t.out)
+		t.mu.session = current
+	}
+	return current
+}
+
+func (t *telemetry) detach() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.ended = true
+	t.mu.session.Detach(t.out)
+	if t.mu.again != nil {
+		t.mu.again.Stop()
+	}
+}
+
+// receive takes the client's commands until the stream ends. It returns why.
+func (t *telemetry) receive(stream telemetryStream) error {
+	for {
+		cmd, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if settings := cmd.GetSettings(); settings != nil {
+			if err := t.settings(stream.Context(), settings); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) error {
+	if err := validateSettings(t.client, settings); err != nil {
+		return err
+	}
+	t.attach().SetSettings(settings)
+	reply := &rmqpb.TelemetryCommand{
+		Status:  ok(),
+		Command: &rmqpb.TelemetryCommand_Settings{Settings: t.server.mergeSettings(ctx, t.client, settings)},
+	}
+	if !t.out.Send(reply) {
+		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
+	}
+	if wait := quirks.SettingsAgain(t.client.Language); wait > 0 {
+		t.sendAgain(reply, wait)
+	}
+	return nil
+}
+
+// sendAgain queues the newest reply once more, after wait.
+func (t *telemetry) sendAgain(reply *rmqpb.TelemetryCommand, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.ended {
+		return
+	}
+	if t.mu.again != nil {
+		t.mu.again.Stop()
+	}
+	t.mu.again = time.AfterFunc(wait, func() { t.out.Send(reply) })
+}
+
+// streams are the Telemetry calls under way. Their receivers can be ended only
+// by ending the call, so they end soon after it; wait is for them.
+type streams struct {
+	mu struct {
+		sync.Mutex
+		draining bool
+	}
+	closing   chan struct{}
+	receivers sync.WaitGroup // added to under mu, and not once draining
+}
+
+func (s *streams) init() { s.closing = make(chan struct{}) }
+
+// start runs receive unless the server is closing, and returns what tells of that.
+func (s *streams) start(receive func()) (closing <-chan struct{}, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.draining {
+		return nil, false
+	}
+	s.receivers.Go(receive)
+	return s.closing, true
+}
+
+// drain ends the calls, but those whose client does not read: they end with
+// their connection.
+func (s *streams) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.draining {
+		s.mu.draining = true
+		close(s.closing)
+	}
+}
+
+func (s *streams) wait() { s.receivers.Wait() }
