@@ -40,6 +40,12 @@ type Options struct {
 	Logger        *slog.Logger
 }
 
+// Names in the data directory.
+const (
+	lockFile  = "LOCK"
+	shardsDir = "shards"
+)
+
 // Store is an open store node. Its methods may be called from any goroutine.
 type Store struct {
 	lock   io.Closer
@@ -58,14 +64,14 @@ func Open(opts Options) (*Store, error) {
 	if err := shard.MakeDir(opts.FS, opts.Dir); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	lock, err := opts.FS.Lock(opts.FS.PathJoin(opts.Dir, "LOCK"))
+	lock, err := opts.FS.Lock(opts.FS.PathJoin(opts.Dir, lockFile))
 	if err != nil {
 		return nil, fmt.Errorf("store: data directory %s is in use by another process: %w", opts.Dir, err)
 	}
 	s := &Store{lock: lock, shards: map[string]*shard.Shard{}, names: slices.Sorted(slices.Values(opts.Shards))}
 	for _, name := range s.names {
 		sh, err := shard.Open(shard.Options{
-			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, "shards", name),
+			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
 			Logger: opts.Logger,

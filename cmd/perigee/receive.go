@@ -111,7 +111,7 @@ func viewTime(t *timestamppb.Timestamp) string {
 }
 
 func (v messageView) write(w io.Writer) {
-	fmt.Fprintf(w, "%s  offset %d, attempt %d", v.MessageID, v.Offset, v.Attempt)
+	fmt.Fprintf(w, "%s  queue %d, offset %d, attempt %d", v.MessageID, v.Queue, v.Offset, v.Attempt)
 	if v.Tag != "" {
 		fmt.Fprintf(w, ", tag %s", v.Tag)
 	}

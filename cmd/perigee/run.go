@@ -84,6 +84,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.receiveCommand(),
 		a.benchCommand(),
 		a.healthCommand(),
+		a.dumpCommand(),
 		a.versionCommand(),
 	)
 	return root

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,9 +90,10 @@ func TestStandaloneFailsWithItsServer(t *testing.T) {
 }
 
 func TestHealthFollowsReadiness(t *testing.T) {
-	ready := true
+	var ready atomic.Bool
+	ready.Store(true)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/readyz" || !ready {
+		if r.URL.Path != "/readyz" || !ready.Load() {
 			http.Error(w, "replaying the log", http.StatusServiceUnavailable)
 		}
 	}))
@@ -101,7 +103,7 @@ func TestHealthFollowsReadiness(t *testing.T) {
 	require.Zero(t, o.code, o.stderr)
 	require.Equal(t, "ready\n", o.stdout)
 
-	ready = false
+	ready.Store(false)
 	o = perigee(t, nil, "", "health", "--http", address)
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "503 Service Unavailable: replaying the log")

@@ -35,6 +35,12 @@ type Info struct {
 	DataDir  string
 }
 
+// Folders in the data directory.
+const (
+	StoreDir  = "store"
+	routerDir = "router"
+)
+
 // drainTime bounds how long a stopping node waits for calls under way.
 const drainTime = 10 * time.Second
 
@@ -140,7 +146,7 @@ func (n *node) openTiers() (err error) {
 		flush = shard.FlushAsync
 	}
 	n.store, err = store.Open(store.Options{
-		Dir: filepath.Join(n.cfg.DataDir, "store"), Shards: []string{n.cfg.Shard},
+		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
 	})
 	if err != nil {
@@ -148,7 +154,7 @@ func (n *node) openTiers() (err error) {
 	}
 	n.metrics.observeStore(n.store)
 	n.router, err = router.Open(router.Options{
-		Dir: filepath.Join(n.cfg.DataDir, "router"), Shards: []string{n.cfg.Shard},
+		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
 		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger,
 	})

@@ -127,10 +127,12 @@ const refSize = 4 + 4 + 4 + 8
 func decodeRef(b []byte) Ref {
 	return Ref{
 		Sub:    decodeSub(b),
-		Queue:  mq.QueueID(binary.BigEndian.Uint32(b[8:])),
+		Queue:  decodeQueue(b[8:]),
 		Offset: mq.QueueOffset(binary.BigEndian.Uint64(b[12:])),
 	}
 }
+
+func decodeQueue(b []byte) mq.QueueID { return mq.QueueID(binary.BigEndian.Uint32(b)) }
 
 // Next returns the smallest key greater than every key that starts with prefix.
 // It reuses prefix's memory.

@@ -58,19 +58,22 @@ func (s *Shard) settle(ctx context.Context, r *request) ([]error, error) {
 // what is in flight. A shard that does not know the group learns of it with the
 // first receive.
 func (s *Shard) UpdateGroup(ctx context.Context, group *mq.Group) error {
-	known := false
+	older := false
 	err := s.look(ctx, func(m *machine.Machine) error {
-		known = m.GroupVersion(group.ID) > 0
+		version := m.GroupVersion(group.ID)
+		older = version > 0 && version < group.Version
 		return nil
 	})
-	if err != nil || !known {
+	if err != nil || !older {
 		return err
 	}
-	r := s.newRequest(command.KindChange)
+	r := s.newRequest(command.KindGroup)
 	r.group = group
-	r.change = command.Change{Group: group.ID} // changes nothing; the group comes before it
-	_, err = s.settle(ctx, r)
-	return err
+	if err := s.do(ctx, r); err != nil {
+		return err
+	}
+	s.release(r)
+	return nil
 }
 
 // DeleteTopic ends the life of a topic on this shard.

@@ -225,7 +225,10 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 		}
 	}
 	if r.group != nil {
-		if refusal, err := s.registerGroup(rd, r.group); refusal != nil || err != nil {
+		if r.kind == command.KindGroup {
+			return s.registerGroup(rd, r.group, r)
+		}
+		if _, refusal, err := s.registerGroup(rd, r.group, nil); refusal != nil || err != nil {
 			return false, refusal, err
 		}
 	}
@@ -274,17 +277,18 @@ func (s *Shard) register(rd *round, t *mq.Topic) (refusal, err error) {
 	return nil, nil
 }
 
-// registerGroup makes the shard know the group as the caller knows it.
-func (s *Shard) registerGroup(rd *round, g *mq.Group) (refusal, err error) {
+// registerGroup makes the shard know the group as the caller knows it; by is
+// answered when that is done, if it is set.
+func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool, refusal, err error) {
 	if max(s.machine.GroupVersion(g.ID), rd.groups[g.ID]) >= g.Version {
-		return nil, nil
+		return false, nil, nil
 	}
 	gone, err := s.machine.GroupGone(g.ID)
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
 	if gone {
-		return fmt.Errorf("group %s was deleted: %w", g.Resource, mq.ErrGroupNotFound), nil
+		return false, fmt.Errorf("group %s was deleted: %w", g.Resource, mq.ErrGroupNotFound), nil
 	}
 	c := &command.Group{
 		Time: s.clock.now(), ID: g.ID, Name: g.Resource, FIFO: g.FIFO, MaxAttempts: g.Retry.MaxAttempts,
@@ -293,9 +297,9 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group) (refusal, err error) {
 	if g.Start.Policy == mq.StartTimestamp {
 		c.StartTime = g.Start.Time.UnixNano()
 	}
-	s.stage(rd, nil, command.KindGroup, c)
+	s.stage(rd, by, command.KindGroup, c)
 	rd.groups[g.ID] = g.Version
-	return nil, nil
+	return true, nil, nil
 }
 
 // wake tells those who wait what the round has changed. It comes after Commit:

@@ -433,3 +433,24 @@ func TestCloseUnderLoadAnswersEveryCall(t *testing.T) {
 		}
 	})
 }
+
+func TestLoweredAttemptLimitHoldsForWhatIsInFlight(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s := open(t, vfs.NewMem(), mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(1), groupOf(9)
+		require.NoError(t, s.UpdateGroup(t.Context(), group))
+		require.Zero(t, s.Stats().Records, "a group that the shard does not know is no business of it")
+		send(t, s, topic, 0, message("a", ""))
+		require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Invisible: 10 * time.Second}), 1)
+		lowered := groupOf(1)
+		lowered.Version = 2
+		require.NoError(t, s.UpdateGroup(t.Context(), lowered))
+		records := s.Stats().Records
+		require.NoError(t, s.UpdateGroup(t.Context(), lowered))
+		require.Equal(t, records, s.Stats().Records, "nothing new, nothing written")
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		require.Equal(t, uint64(1), s.Stats().DeadLettered)
+	})
+}

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -27,7 +26,7 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		MemTableSize:                memTableSize,
 		MemTableStopWritesThreshold: 4,
 		FormatMajorVersion:          pebble.FormatNewest,
-		Logger:                      viewsLogger{s.logger},
+		Logger:                      viewsLogger{s},
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
@@ -63,19 +62,21 @@ func (fs orderedFS) Unwrap() vfs.FS { return fs.FS }
 
 // viewsLogger passes on what Pebble complains about. Its chatter about normal
 // work is dropped.
-type viewsLogger struct{ logger *slog.Logger }
+type viewsLogger struct{ shard *Shard }
 
 // Infof implements pebble.Logger.
 func (l viewsLogger) Infof(string, ...any) {}
 
 // Errorf implements pebble.Logger.
 func (l viewsLogger) Errorf(format string, args ...any) {
-	l.logger.Error("views", "error", fmt.Sprintf(format, args...))
+	l.shard.logger.Error("views", "error", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements pebble.Logger. Pebble calls it when it cannot go on.
+// Fatalf implements pebble.Logger. Pebble calls it when it cannot write its own
+// files and would end the process. The shard stops instead: the views can be
+// rebuilt from the log, and other shards may be well.
 func (l viewsLogger) Fatalf(format string, args ...any) {
-	panic("views: " + fmt.Sprintf(format, args...))
+	l.shard.fail(fmt.Errorf("views: "+format, args...))
 }
 
 // replay applies what the log has and the views have not.

@@ -1,0 +1,103 @@
+package command
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// Describe returns what a person wants to know of a command, for `perigee dump
+// log`. Bodies and properties of messages are never part of it.
+func Describe(kind Kind, payload []byte) ([]slog.Attr, error) {
+	ns, err := Time(payload)
+	if err != nil {
+		return nil, err
+	}
+	attrs, err := describe(kind, payload)
+	return append([]slog.Attr{slog.Time("time", time.Unix(0, ns).UTC())}, attrs...), err
+}
+
+func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
+	switch kind {
+	case KindTopic:
+		c, err := DecodeTopic(payload)
+		return []slog.Attr{id("topic", c.ID), slog.String("name", c.Name.String()),
+			slog.Int("queues", int(c.Queues)), slog.Uint64("version", c.Version)}, err
+	case KindTopicDelete:
+		c, err := DecodeTopicDelete(payload)
+		return []slog.Attr{id("topic", c.ID)}, err
+	case KindGroup:
+		c, err := DecodeGroup(payload)
+		return []slog.Attr{id("group", c.ID), slog.String("name", c.Name.String()), slog.Bool("fifo", c.FIFO),
+			slog.Int("max_attempts", int(c.MaxAttempts)), slog.String("start", c.Start.String()),
+			id("dead_letter", c.DeadLetter), slog.Uint64("version", c.Version)}, err
+	case KindGroupDelete:
+		c, err := DecodeGroupDelete(payload)
+		return []slog.Attr{id("group", c.ID)}, err
+	case KindAppend:
+		return describeAppend(payload)
+	case KindPop:
+		c, err := DecodePop(payload)
+		return []slog.Attr{id("topic", c.Topic), id("group", c.Group), slog.Int("max", int(c.Max)),
+			slog.Duration("invisible", time.Duration(c.Invisible)), slog.Any("tags", c.Tags), slog.Uint64("after", c.After)}, err
+	case KindAck:
+		return describeAck(payload)
+	case KindChange:
+		return describeChange(payload)
+	case KindExpire:
+		c, err := DecodeExpire(payload)
+		return []slog.Attr{slog.Int("limit", int(c.Limit))}, err
+	case KindDeadLetter:
+		v, err := ViewDeadLetter(payload)
+		return []slog.Attr{id("topic", v.Topic), id("group", v.Group), slog.String("lease", v.Lease.String()),
+			id("target", v.Target), slog.String("message", string(v.Message.ID))}, err
+	}
+	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
+}
+
+func id[T mq.TopicID | mq.GroupID](name string, v T) slog.Attr { return slog.Uint64(name, uint64(v)) }
+
+func describeAppend(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewAppend(payload)
+	if err != nil {
+		return nil, err
+	}
+	var messages []string
+	for range min(v.Count, len(payload)) {
+		msg := v.Next()
+		messages = append(messages, fmt.Sprintf("%s tag=%q bytes=%d", msg.ID, msg.Tag, msg.Size))
+	}
+	return []slog.Attr{id("topic", v.Topic), slog.Int("queue", int(v.Queue)), slog.Any("messages", messages)}, v.Done()
+}
+
+func describeAck(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewAck(payload)
+	if err != nil {
+		return nil, err
+	}
+	leases := make([]string, 0, v.Count)
+	for range v.Count {
+		leases = append(leases, v.Next().String())
+	}
+	return []slog.Attr{id("topic", v.Topic), id("group", v.Group), slog.Any("leases", leases)}, nil
+}
+
+func describeChange(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewChange(payload)
+	if err != nil {
+		return nil, err
+	}
+	changes := make([]string, 0, v.Count)
+	for range v.Count {
+		c := v.Next()
+		changes = append(changes, fmt.Sprintf("%s %s invisible=%s", c.LeaseRef, reasons[c.Reason&3], time.Duration(c.Invisible)))
+	}
+	return []slog.Attr{id("topic", v.Topic), id("group", v.Group), slog.Any("changes", changes)}, nil
+}
+
+var reasons = [4]string{mq.Extend: "extend", mq.Renew: "renew", mq.Nack: "nack", mq.GiveBack: "give-back"}
+
+// String returns queue, offset and pop id.
+func (l LeaseRef) String() string { return fmt.Sprintf("%d/%d@%d", l.Queue, l.Offset, l.PopID) }

@@ -1,0 +1,95 @@
+package keyspace
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/perigee-mq/perigee/store/command"
+)
+
+// Describe returns what a key and its value say, for `perigee dump keys`.
+func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
+	if len(key) == 0 {
+		return "", nil, corrupt("key", key)
+	}
+	switch key[0] {
+	case prefixState:
+		s, err := DecodeState(val)
+		return "state", []slog.Attr{slog.Uint64("position", s.Pos), slog.Uint64("index", s.Index),
+			slog.Time("time", time.Unix(0, s.Time).UTC()), slog.Uint64("redeliveries", s.Ready)}, err
+	case prefixTopic:
+		attrs, err := command.Describe(command.KindTopic, val)
+		return "topic", attrs, err
+	case prefixGroup:
+		attrs, err := command.Describe(command.KindGroup, val)
+		return "group", attrs, err
+	case prefixGone:
+		return "gone", []slog.Attr{slog.String("key", fmt.Sprintf("%x", key[1:]))}, nil
+	case prefixEntry:
+		return describeEntry(key, val)
+	case prefixSub:
+		s, err := DecodeSubKey(key)
+		return "subscription", subAttrs(s), err
+	case prefixProgress, prefixReady:
+		return describeProgress(key, val)
+	}
+	return describeLease(key, val)
+}
+
+func subAttrs(s Sub) []slog.Attr {
+	return []slog.Attr{slog.Uint64("group", uint64(s.Group)), slog.Uint64("topic", uint64(s.Topic))}
+}
+
+func refAttrs(r Ref) []slog.Attr {
+	return append(subAttrs(r.Sub), slog.Int("queue", int(r.Queue)), slog.Int64("offset", int64(r.Offset)))
+}
+
+func describeEntry(key, val []byte) (string, []slog.Attr, error) {
+	q, offset, err := DecodeEntryKey(key)
+	if err != nil {
+		return "entry", nil, err
+	}
+	e, err := DecodeEntry(val)
+	return "entry", []slog.Attr{slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)),
+		slog.Int64("offset", int64(offset)), slog.Uint64("position", e.Pos), slog.Uint64("size", uint64(e.Size)),
+		slog.Time("stored", time.Unix(0, e.StoreTime).UTC()), slog.String("tag", string(e.Tag))}, err
+}
+
+func describeProgress(key, val []byte) (string, []slog.Attr, error) {
+	if key[0] == prefixReady {
+		seq, err := DecodeReadyKey(key)
+		if err != nil {
+			return "redelivery", nil, err
+		}
+		queue, offset, err := DecodeReady(val)
+		return "redelivery", append(refAttrs(Ref{decodeSub(key[1:]), queue, offset}), slog.Uint64("sequence", seq)), err
+	}
+	if len(key) != 1+8+4 {
+		return "progress", nil, corrupt("progress key", key)
+	}
+	offset, err := DecodeOffset(val)
+	s, queue := decodeSub(key[1:]), decodeQueue(key[9:])
+	return "progress", refAttrs(Ref{s, queue, offset}), err
+}
+
+func describeLease(key, val []byte) (string, []slog.Attr, error) {
+	switch key[0] {
+	case prefixLease:
+		r, err := DecodeLeaseKey(key)
+		if err != nil {
+			return "lease", nil, err
+		}
+		l, err := DecodeLease(val)
+		return "lease", append(refAttrs(r), slog.String("state", l.State.String()), slog.Int("attempt", int(l.Attempt)),
+			slog.Uint64("pop_id", uint64(l.PopID)), slog.Uint64("when", l.When),
+			slog.Time("first", time.Unix(0, l.First).UTC())), err
+	case prefixDue:
+		when, r, err := DecodeDueKey(key)
+		return "due", append(refAttrs(r), slog.Time("when", time.Unix(0, int64(when)).UTC())), err
+	case prefixUsedUp:
+		r, err := DecodeUsedUpKey(key)
+		return "used-up", refAttrs(r), err
+	}
+	return "unknown", nil, corrupt("key", key)
+}
