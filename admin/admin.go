@@ -18,7 +18,6 @@ import (
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
-	"github.com/perigee-mq/perigee/store/machine"
 )
 
 // TopicRouter is what the service asks of the router about topics. The
@@ -51,8 +50,8 @@ type Router interface {
 // Store is what the service asks of the store tier. The documentation of the
 // methods is in package store.
 type Store interface {
-	Queues(ctx context.Context, shard string, id mq.TopicID) ([]machine.QueueRange, error)
-	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]machine.Backlog, error)
+	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
+	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 }
 
 // Options configure a Server.

@@ -131,3 +131,11 @@ func (p RetryPolicy) Validate() error {
 	}
 	return nil
 }
+
+// A Backlog says how far a group is with a topic, in messages.
+type Backlog struct {
+	Topic    TopicID
+	Ready    int64 // deliverable now: never delivered, or to be delivered again
+	InFlight int64 // leased to a consumer
+	UsedUp   int64 // waiting for a dead-letter copy
+}

@@ -111,3 +111,10 @@ func (t *Topic) On(shard string) (ShardQueues, error) {
 	}
 	return ShardQueues{}, fmt.Errorf("topic %s on shard %q: %w", t.Resource, shard, ErrQueueNotFound)
 }
+
+// A QueueRange says which offsets a queue holds: Min to Next-1.
+type QueueRange struct {
+	Queue QueueID
+	Min   QueueOffset
+	Next  QueueOffset
+}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
-	"github.com/perigee-mq/perigee/store/machine"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -257,7 +256,7 @@ func (s *Store) each(fn func(*shard.Shard) error) error {
 }
 
 // Queues returns which offsets the topic's queues on the named shard hold.
-func (s *Store) Queues(ctx context.Context, shard string, id mq.TopicID) ([]machine.QueueRange, error) {
+func (s *Store) Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error) {
 	sh, err := s.shard(shard)
 	if err != nil {
 		return nil, err
@@ -267,7 +266,7 @@ func (s *Store) Queues(ctx context.Context, shard string, id mq.TopicID) ([]mach
 
 // Backlogs returns how far a group is with each topic it has received from, on
 // the named shard.
-func (s *Store) Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]machine.Backlog, error) {
+func (s *Store) Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error) {
 	sh, err := s.shard(shard)
 	if err != nil {
 		return nil, err

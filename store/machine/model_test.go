@@ -267,14 +267,14 @@ func (m *model) nextDue() int64 {
 	return next
 }
 
-// backlogs returns what machine.Backlogs must.
-func (m *model) backlogs(group mq.GroupID) []machine.Backlog {
-	var list []machine.Backlog
+// backlogs returns what mq.Backlogs must.
+func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
+	var list []mq.Backlog
 	for sub, s := range m.subs {
 		if sub.Group != group {
 			continue
 		}
-		b := machine.Backlog{Topic: sub.Topic}
+		b := mq.Backlog{Topic: sub.Topic}
 		for _, l := range s.leases {
 			switch l.State {
 			case keyspace.Leased:
@@ -294,6 +294,6 @@ func (m *model) backlogs(group mq.GroupID) []machine.Backlog {
 		}
 		list = append(list, b)
 	}
-	slices.SortFunc(list, func(a, b machine.Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
+	slices.SortFunc(list, func(a, b mq.Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
 	return list
 }

@@ -10,15 +10,8 @@ import (
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
-// A QueueRange says which offsets a queue holds: Min to Next-1.
-type QueueRange struct {
-	Queue mq.QueueID
-	Min   mq.QueueOffset
-	Next  mq.QueueOffset
-}
-
 // Queues returns the ranges of a topic's queues; none for an unknown topic.
-func (m *Machine) Queues(id mq.TopicID) ([]QueueRange, error) {
+func (m *Machine) Queues(id mq.TopicID) ([]mq.QueueRange, error) {
 	t := m.topics[id]
 	if t == nil {
 		return nil, nil
@@ -26,25 +19,17 @@ func (m *Machine) Queues(id mq.TopicID) ([]QueueRange, error) {
 	if err := m.loadQueues(t); err != nil {
 		return nil, err
 	}
-	ranges := make([]QueueRange, len(t.queues))
+	ranges := make([]mq.QueueRange, len(t.queues))
 	for i, q := range t.queues {
-		ranges[i] = QueueRange{Queue: mq.QueueID(i), Min: q.min, Next: q.next}
+		ranges[i] = mq.QueueRange{Queue: mq.QueueID(i), Min: q.min, Next: q.next}
 	}
 	return ranges, nil
 }
 
-// A Backlog says how far a group is with a topic, in messages.
-type Backlog struct {
-	Topic    mq.TopicID
-	Ready    int64 // deliverable now: never delivered, or to be delivered again
-	InFlight int64 // leased to a consumer
-	UsedUp   int64 // waiting for a dead-letter copy
-}
-
 // Backlogs returns the group's backlog of every topic it has received from,
 // ordered by topic.
-func (m *Machine) Backlogs(group mq.GroupID) ([]Backlog, error) {
-	var list []Backlog
+func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
+	var list []mq.Backlog
 	for id, s := range m.subs {
 		if id.Group != group {
 			continue
@@ -59,13 +44,13 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]Backlog, error) {
 		if err := m.loadProgress(s, t); err != nil {
 			return nil, err
 		}
-		b := Backlog{Topic: id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
+		b := mq.Backlog{Topic: id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
 		for i, q := range t.queues {
 			b.Ready += int64(q.next - min(max(s.progress[i], q.min), q.next))
 		}
 		list = append(list, b)
 	}
-	slices.SortFunc(list, func(a, b Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
+	slices.SortFunc(list, func(a, b mq.Backlog) int { return cmp.Compare(a.Topic, b.Topic) })
 	return list, nil
 }
 

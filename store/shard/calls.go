@@ -91,7 +91,7 @@ func (s *Shard) DeleteGroup(ctx context.Context, id mq.GroupID) error {
 }
 
 // Queues returns which offsets the queues of a topic hold.
-func (s *Shard) Queues(ctx context.Context, id mq.TopicID) (ranges []machine.QueueRange, err error) {
+func (s *Shard) Queues(ctx context.Context, id mq.TopicID) (ranges []mq.QueueRange, err error) {
 	err = s.look(ctx, func(m *machine.Machine) (err error) {
 		ranges, err = m.Queues(id)
 		return err
@@ -100,7 +100,7 @@ func (s *Shard) Queues(ctx context.Context, id mq.TopicID) (ranges []machine.Que
 }
 
 // Backlogs returns how far a group is with each topic it has received from.
-func (s *Shard) Backlogs(ctx context.Context, group mq.GroupID) (list []machine.Backlog, err error) {
+func (s *Shard) Backlogs(ctx context.Context, group mq.GroupID) (list []mq.Backlog, err error) {
 	err = s.look(ctx, func(m *machine.Machine) (err error) {
 		list, err = m.Backlogs(group)
 		return err

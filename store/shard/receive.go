@@ -120,25 +120,24 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 	deliveries := make([]mq.Delivery, 0, len(popped))
 	var failed error
 	for i := 0; i < len(popped); {
-		end := popped[i].Pos + uint64(popped[i].Size)
-		n := i + 1
-		for ; n < len(popped); n++ {
-			p := popped[n]
-			if p.Pos < end || p.Pos-end > gap || p.Pos+uint64(p.Size)-popped[i].Pos > readRun {
-				break
+		run := neighbours(popped[i:])
+		i += len(run)
+		buf, err := s.fetch(run)
+		for j, p := range run {
+			single := buf
+			from := p.Pos - run[0].Pos
+			if err != nil {
+				// No read crosses the end of a segment, and one bad place must
+				// not take its neighbours along: each message by itself.
+				var alone error
+				if single, alone = s.fetch(run[j : j+1]); alone != nil {
+					failed = s.unreadable(p, alone)
+					continue
+				}
+				from = 0
 			}
-			end = p.Pos + uint64(p.Size)
-		}
-		run := popped[i:n]
-		i = n
-		buf := make([]byte, end-run[0].Pos)
-		if err := s.log.ReadAt(buf, commitlog.Pos(run[0].Pos)); err != nil {
-			failed = s.unreadable(run[0], err)
-			continue
-		}
-		for _, p := range run {
-			start := p.Pos - run[0].Pos
-			msg, err := command.DecodeMessage(buf[start : start+uint64(p.Size) : start+uint64(p.Size)])
+			to := from + uint64(p.Size)
+			msg, err := command.DecodeMessage(single[from:to:to])
 			if err != nil {
 				failed = s.unreadable(p, err)
 				continue
@@ -157,6 +156,28 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 		return nil, failed
 	}
 	return deliveries, nil
+}
+
+// neighbours returns the messages from the first on that one read should fetch.
+func neighbours(popped []machine.Popped) []machine.Popped {
+	start, end := popped[0].Pos, popped[0].Pos+uint64(popped[0].Size)
+	n := 1
+	for ; n < len(popped); n++ {
+		p := popped[n]
+		if p.Pos < end || p.Pos-end > gap || p.Pos+uint64(p.Size)-start > readRun {
+			break
+		}
+		end = p.Pos + uint64(p.Size)
+	}
+	return popped[:n]
+}
+
+// fetch reads the bytes from the beginning of the first message to the end of
+// the last.
+func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
+	last := run[len(run)-1]
+	buf := make([]byte, last.Pos+uint64(last.Size)-run[0].Pos)
+	return buf, s.log.ReadAt(buf, commitlog.Pos(run[0].Pos))
 }
 
 func (s *Shard) unreadable(p machine.Popped, cause error) error {
