@@ -7,7 +7,6 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/keyspace"
-	"github.com/perigee-mq/perigee/store/machine"
 )
 
 // model is the queue in plain slices and maps: what the machine must answer,
