@@ -66,11 +66,8 @@ func (e *statusError) Error() string { return codeName(e.status.Code()) + ": " +
 
 func (e *statusError) Unwrap() error { return e.status.Err() }
 
-// codeName returns the name of a code as gRPC's specification spells it.
+// codeName returns the name of a code in the capitals of gRPC's specification.
 func codeName(code codes.Code) string {
-	if code == codes.Canceled {
-		return "CANCELLED"
-	}
 	var b strings.Builder
 	for i, r := range code.String() {
 		if i > 0 && unicode.IsUpper(r) {

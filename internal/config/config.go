@@ -26,7 +26,7 @@ type Config struct {
 	// broker (shard). Stored data and receipt handles carry it: keep it.
 	Shard string
 	// Advertise is the host:port that clients are told to connect to
-	// (advertise). Empty means the address each client itself has dialled.
+	// (advertise). Empty means the address each client itself has dialed.
 	Advertise string
 	// TLS is what the gRPC port speaks (tls).
 	TLS TLS

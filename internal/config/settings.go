@@ -32,7 +32,7 @@ func settings(c *Config) []setting {
 		{"grpc_listen", "grpc-listen", "`address` that serves clients", text(&c.GRPCListen)},
 		{"http_listen", "http-listen", "`address` for health, readiness and metrics", text(&c.HTTPListen)},
 		{"shard", "shard", "`name` of the shard, the broker name clients see", text(&c.Shard)},
-		{"advertise", "advertise", "`host:port` clients are told to connect to; empty: what they dialled", text(&c.Advertise)},
+		{"advertise", "advertise", "`host:port` clients are told to connect to; empty: what they dialed", text(&c.Advertise)},
 		{"tls.mode", "tls-mode", "`mode`: permissive, required or disabled", text(&c.TLS.Mode)},
 		{"tls.cert_file", "tls-cert", "PEM `file` with the certificate chain; empty: self-signed", text(&c.TLS.CertFile)},
 		{"tls.key_file", "tls-key", "PEM `file` with the certificate's key", text(&c.TLS.KeyFile)},

@@ -17,21 +17,31 @@ type EndToEndLoad struct {
 	Drain time.Duration
 }
 
-// EndToEnd runs the load. The first result is that of the sends; in the second
-// one, Latency is the time from just before a send to the arrival of its message
-// at the consumer, and only messages of this load have one.
+// drainWait is how long an empty receive waits while a backlog is drained.
+const drainWait = time.Second
+
+// EndToEnd receives what the group has left in the topic, and then runs the
+// load. The first result is that of the sends; in the second one, Latency is the
+// time from when a send was due to the arrival of its message at the consumer,
+// and only messages of this load have one.
 func (t *Target) EndToEnd(ctx context.Context, l EndToEndLoad) (sent, received Result, err error) {
 	if l.Send.Size < stampSize {
 		return sent, received, fmt.Errorf("size %d: must be %d or more, to hold the time of the send", l.Send.Size, stampSize)
+	}
+	if err := l.Receive.validate(); err != nil {
+		return sent, received, err
+	}
+	backlog := l.Receive
+	backlog.Topic, backlog.Limit, backlog.Rate, backlog.Progress = l.Send.Topic, Limit{}, 0, nil
+	backlog.UntilEmpty, backlog.Wait = true, min(l.Receive.Wait, drainWait)
+	if _, err := t.Receive(ctx, backlog); err != nil {
+		return sent, received, err
 	}
 	mark := newStamp()
 	l.Send.stamp, l.Receive.stamp = mark, mark
 	l.Receive.Topic, l.Receive.Limit, l.Receive.Rate, l.Receive.Progress = l.Send.Topic, Limit{}, 0, nil
 	seen := &arrivals{grew: make(chan struct{}, 1)}
 	l.Receive.arrivals = seen
-	if err := l.Receive.validate(); err != nil {
-		return sent, received, err
-	}
 
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()

@@ -26,8 +26,10 @@ func sendLoad(count int64, batch int) SendLoad {
 }
 
 func receiveLoad(count int64) ReceiveLoad {
-	return ReceiveLoad{Load: Load{Topic: "orders", Concurrency: 2, Limit: Limit{Count: count}},
-		Group: "readers", Batch: 32, Invisible: 30 * time.Second}
+	return ReceiveLoad{
+		Load:  Load{Topic: "orders", Concurrency: 2, Limit: Limit{Count: count}},
+		Group: "readers", Batch: 32, Invisible: 30 * time.Second,
+	}
 }
 
 func TestSendSendsExactlyTheCountWithUniqueIDs(t *testing.T) {
@@ -105,11 +107,11 @@ func TestEndToEndMeasuresEveryMessage(t *testing.T) {
 	_, err := load.Send(t.Context(), sendLoad(10, 10)) // of another load
 	require.NoError(t, err)
 	receive := receiveLoad(0)
-	receive.AckBatch, receive.Wait = 1, 10*time.Second
+	receive.AckBatch, receive.Wait = 1, 20*time.Millisecond
 	sent, received, err := load.EndToEnd(t.Context(), EndToEndLoad{Send: sendLoad(50, 5), Receive: receive, Drain: 10 * time.Second})
 	require.NoError(t, err)
 	require.EqualValues(t, 50, sent.Messages)
-	require.EqualValues(t, 60, received.Messages)
+	require.EqualValues(t, 50, received.Messages)
 	require.EqualValues(t, 50, received.Latency.TotalCount())
 	require.Equal(t, 60, server.Acked())
 	require.Empty(t, received.Errors)

@@ -130,7 +130,9 @@ func (r *receiver) step(ctx context.Context, n int, due time.Time) (int, bool, e
 	}
 	r.meter.done(got, r.frame.bytes)
 	for r.load.AckBatch > 0 && len(r.acks.pending) >= r.load.AckBatch && err == nil {
-		_, err = r.acks.send(ctx, r.load.AckBatch)
+		// The end of a load must not cut an acknowledgment: it could not be
+		// told whether it came about.
+		_, err = r.acks.send(context.WithoutCancel(ctx), r.load.AckBatch)
 	}
 	switch {
 	case err != nil:

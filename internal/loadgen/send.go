@@ -55,8 +55,10 @@ func (t *Target) Send(ctx context.Context, l SendLoad) (Result, error) {
 
 	meters, workers := make([]*meter, l.Concurrency), make([]worker, l.Concurrency)
 	for i := range workers {
-		s := &sender{conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
-			results: results{entries: 2, status: 1}}
+		s := &sender{
+			conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
+			results: results{entries: 2, status: 1},
+		}
 		s.message = template(t.conn(i), l, client.MessageType(queues[0]), i)
 		if err := s.build(l.Batch); err != nil {
 			return Result{}, err

@@ -40,7 +40,6 @@ func Dial(opts client.Options, connections int) (*Target, error) {
 	}
 	opts.FixedHeaders = true
 	opts.DialOptions = append(opts.DialOptions[:len(opts.DialOptions):len(opts.DialOptions)],
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window),
 	)

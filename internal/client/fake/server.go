@@ -70,8 +70,13 @@ func Start(t testing.TB, topics ...string) *Server {
 	)
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := server.Serve(listener); err != nil {
+			t.Errorf("the fake server ended: %v", err)
+		}
+	}()
 	t.Cleanup(func() {
 		server.Stop()
 		<-served
@@ -224,7 +229,8 @@ func deliver(stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse], me
 		frames = append(frames, &rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: m}})
 	}
 	frames = append(frames, &rmqpb.ReceiveMessageResponse{
-		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()}})
+		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()},
+	})
 	for _, f := range frames {
 		if err := stream.Send(f); err != nil {
 			return err

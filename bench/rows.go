@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/internal/client"
+	"github.com/perigee-mq/perigee/internal/loadgen"
+)
+
+const (
+	bodySize  = 1024
+	topicName = "bench"
+	groupName = "bench"
+	// producers is the concurrency of the row about group commit.
+	producers = 16
+	warmUp    = 300 * time.Millisecond
+	// invisible is beyond the end of any run: nothing is delivered twice.
+	invisible = time.Hour
+)
+
+var nan = math.NaN()
+
+// measure is one row of one server in one run.
+type measure struct {
+	CPU      float64 // microseconds of the server per message
+	Own      float64 // microseconds of the load generator per message
+	Allocs   float64 // per message
+	Rate     float64 // messages per second
+	P50, P99 float64 // microseconds per request
+	PerSync  float64 // messages per fsync
+}
+
+// rowNames are the rows in their order.
+var rowNames = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync}
+
+// The rows.
+const (
+	rowSend      = "send 1 KiB"
+	rowSendBatch = "send 32 x 1 KiB"
+	rowReceive   = "receive 32 x 1 KiB"
+	rowAckBatch  = "ack 32"
+	rowAck       = "ack 1"
+	rowSync      = "send 1 KiB, sync, 16 producers"
+)
+
+// results are the measures of a server, by row, one per run.
+type results map[string][]measure
+
+// compare measures the servers in turn.
+func compare(ctx context.Context, o options, progress io.Writer) (report, error) {
+	rep := report{Machine: thisMachine(), Options: o, noop: results{}, perigee: results{}}
+	for run := range o.Runs {
+		fmt.Fprintf(progress, "run %d of %d\n", run+1, o.Runs)
+		if err := withServer(func() (*server, error) { return startNoop(ctx, o) }, func(s *server) error {
+			return measureAll(ctx, s, o, rep.noop)
+		}); err != nil {
+			return rep, err
+		}
+		if o.Server == withoutServer {
+			continue
+		}
+		if err := withServer(func() (*server, error) { return startPerigee(ctx, o, o.Flush) }, func(s *server) error {
+			return measureAll(ctx, s, o, rep.perigee)
+		}); err != nil {
+			return rep, err
+		}
+		if err := withServer(func() (*server, error) { return startPerigee(ctx, o, "sync") }, func(s *server) error {
+			return measureSync(ctx, s, o, rep.perigee)
+		}); err != nil {
+			return rep, err
+		}
+	}
+	return rep, nil
+}
+
+func withServer(start func() (*server, error), use func(*server) error) error {
+	s, err := start()
+	if err != nil {
+		return err
+	}
+	err = use(s)
+	if stopErr := s.stop(); err == nil {
+		err = stopErr
+	}
+	return err
+}
+
+// measureAll measures every row but the one about syncs. Sends and receives
+// have topics of their own: what is received was stored just before.
+func measureAll(ctx context.Context, s *server, o options, into results) error {
+	if err := s.createTopics(ctx, topicName, topicName+"-receive"); err != nil {
+		return err
+	}
+	load := loadgen.Load{Topic: topicName, Concurrency: o.Concurrency, Limit: loadgen.Limit{Duration: warmUp}}
+	send := loadgen.SendLoad{Load: load, Size: bodySize, Batch: 1}
+	if _, err := s.target.Send(ctx, send); err != nil {
+		return err
+	}
+	send.Limit.Duration = o.Duration
+	if _, err := s.measure(into, rowSend, func() (loadgen.Result, error) { return s.target.Send(ctx, send) }); err != nil {
+		return err
+	}
+	send.Batch = maxBatch
+	if _, err := s.measure(into, rowSendBatch, func() (loadgen.Result, error) { return s.target.Send(ctx, send) }); err != nil {
+		return err
+	}
+	return s.measureConsumer(ctx, o, load, into)
+}
+
+func (s *server) measureConsumer(ctx context.Context, o options, load loadgen.Load, into results) error {
+	load.Topic, load.Limit = topicName+"-receive", loadgen.Limit{Count: o.Messages}
+	if _, err := s.target.Send(ctx, loadgen.SendLoad{Load: load, Size: bodySize, Batch: maxBatch}); err != nil {
+		return err
+	}
+	received, err := s.measure(into, rowReceive, func() (loadgen.Result, error) {
+		return s.target.Receive(ctx, loadgen.ReceiveLoad{
+			Load: load, Group: groupName, Batch: maxBatch, Invisible: invisible, Wait: time.Second, UntilEmpty: true, Keep: true,
+		})
+	})
+	if err != nil {
+		return err
+	}
+	handles := received.Handles
+	half := len(handles) / 2
+	ack := loadgen.AckLoad{Load: load, Group: groupName, Batch: maxBatch, Handles: handles[:half]}
+	if _, err := s.measure(into, rowAckBatch, func() (loadgen.Result, error) { return s.target.Ack(ctx, ack) }); err != nil {
+		return err
+	}
+	ack.Batch, ack.Handles = 1, handles[half:]
+	_, err = s.measure(into, rowAck, func() (loadgen.Result, error) { return s.target.Ack(ctx, ack) })
+	return err
+}
+
+// measureSync measures how many messages of a few producers share an fsync.
+func measureSync(ctx context.Context, s *server, o options, into results) error {
+	if err := s.createTopics(ctx, topicName); err != nil {
+		return err
+	}
+	load := loadgen.Load{Topic: topicName, Concurrency: producers, Limit: loadgen.Limit{Duration: warmUp}}
+	send := loadgen.SendLoad{Load: load, Size: bodySize, Batch: 1}
+	if _, err := s.target.Send(ctx, send); err != nil {
+		return err
+	}
+	send.Limit.Duration = o.Duration
+	_, err := s.measure(into, rowSync, func() (loadgen.Result, error) { return s.target.Send(ctx, send) })
+	return err
+}
+
+// measure runs a load and adds what it took to a row.
+func (s *server) measure(into results, row string, load func() (loadgen.Result, error)) (loadgen.Result, error) {
+	before, err := s.sample()
+	if err != nil {
+		return loadgen.Result{}, err
+	}
+	result, err := load()
+	if err != nil {
+		return result, fmt.Errorf("%s: %s: %w", s.name, row, err)
+	}
+	after, err := s.sample()
+	if err != nil {
+		return result, err
+	}
+	if result.Messages == 0 || result.Failures() > 0 {
+		return result, fmt.Errorf("%s: %s: %d messages, errors %v", s.name, row, result.Messages, result.Errors)
+	}
+	n := float64(result.Messages)
+	rate, _ := result.PerSecond()
+	quantile := func(q float64) float64 { return float64(result.Latency.ValueAtQuantile(q)) / float64(time.Microsecond) }
+	into[row] = append(into[row], measure{
+		CPU:     float64((after.cpu - before.cpu).Microseconds()) / n,
+		Own:     float64((after.own - before.own).Microseconds()) / n,
+		Allocs:  (after.mallocs - before.mallocs) / n,
+		Rate:    rate,
+		P50:     quantile(50),
+		P99:     quantile(99),
+		PerSync: perSync(n, after.syncs-before.syncs),
+	})
+	return result, nil
+}
+
+func perSync(messages, syncs float64) float64 {
+	if syncs > 0 {
+		return messages / syncs
+	}
+	return nan // not counted, or none
+}
+
+// createTopics creates topics on a server that needs them to be there.
+func (s *server) createTopics(ctx context.Context, names ...string) error {
+	if s.name == "no-op" {
+		return nil
+	}
+	conn, err := client.Dial(client.Options{Endpoint: s.at.GRPC, Version: "5.1.4"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, name := range names {
+		_, err := adminpb.NewAdminServiceClient(conn).CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: name})
+		if err != nil {
+			return fmt.Errorf("topic %s: %w", name, err)
+		}
+	}
+	return nil
+}
