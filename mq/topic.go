@@ -36,8 +36,10 @@ func ParseTopicType(s string) (TopicType, error) {
 	if t, ok := ParseMessageType(s); ok {
 		return TopicType(t), nil
 	}
-	return 0, &InvalidError{Kind: ErrInvalid, Field: "type", Value: Shorten(s),
-		Reason: "must be one of NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED"}
+	return 0, &InvalidError{
+		Kind: ErrInvalid, Field: "type", Value: Shorten(s),
+		Reason: "must be one of NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED",
+	}
 }
 
 // MessageTypes returns the message types the topic accepts, in a stable order.

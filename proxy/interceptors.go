@@ -39,13 +39,17 @@ func (s *Server) Interceptors() []grpc.ServerOption {
 // recovery turns a panic into gRPC INTERNAL. The log has what the client must
 // not see.
 func (s *Server) recovery() interceptor {
-	handler := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
-		method, _ := grpc.Method(ctx)
-		s.logger.ErrorContext(ctx, "panic in a call", "method", method, "client", clientOf(ctx).ID,
-			"panic", p, "stack", string(debug.Stack()))
-		return grpcstatus.Error(grpccodes.Internal, "internal error; the server's log has the cause")
-	})
+	handler := recovery.WithRecoveryHandlerContext(s.panicked)
 	return interceptor{recovery.UnaryServerInterceptor(handler), recovery.StreamServerInterceptor(handler)}
+}
+
+// panicked is called by whoever recovers p while the panicking stack is still
+// there, and returns what the client is told.
+func (s *Server) panicked(ctx context.Context, p any) error {
+	method, _ := grpc.Method(ctx)
+	s.logger.ErrorContext(ctx, "panic in a call", "method", method, "client", clientOf(ctx).ID,
+		"panic", p, "stack", string(debug.Stack()))
+	return grpcstatus.Error(grpccodes.Internal, "internal error; the server's log has the cause")
 }
 
 // observation tells Options.Observe how each call ended.
@@ -95,8 +99,8 @@ func statusIn(m any) *rmqpb.Status {
 	return nil
 }
 
-// codeOf returns the code a call ended with. A client that ends a stream is no
-// error.
+// codeOf returns the code a call ended with: that of its last status, or the
+// nearest to its gRPC error.
 func codeOf(st *rmqpb.Status, err error) rmqpb.Code {
 	switch grpcstatus.Code(err) {
 	case grpccodes.OK:

@@ -62,7 +62,7 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 		t := mq.MessageType(typeOf(m))
 		if !topic.Type.Accepts(t) {
 			return refuse(rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "%smessage_type %q: topic %q takes %s messages",
-				position(i, len(msgs)), t, topic.Resource, names(topic.Type.MessageTypes()))
+				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
 		if t != mq.Normal {
 			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server takes NORMAL messages only",
@@ -72,7 +72,7 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 	return nil
 }
 
-func names(types []mq.MessageType) string {
+func typeList(types []mq.MessageType) string {
 	texts := make([]string, len(types))
 	for i, t := range types {
 		texts[i] = t.String()

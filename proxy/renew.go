@@ -93,7 +93,7 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		goesOn := changes[i].Reason == mq.Renew
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
-			e.failures = 0
+			e.failures, e.suspect = 0, false
 		} else {
 			e.failures++
 			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures
@@ -119,8 +119,18 @@ func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) 
 	switch {
 	case now >= e.limit:
 		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
-	case r.server.sessions.Get(e.client) == nil:
+	case !r.alive(e):
 		c.Reason, c.Invisible = mq.Extend, deadInvisible
 	}
 	return c
+}
+
+// alive reports whether the client of a lease is still there.
+func (r *renewals) alive(e *renewal) bool {
+	session := r.server.sessions.Get(e.client)
+	if session == nil {
+		return false
+	}
+	// The streams of a broken connection do not all end in the same instant.
+	return !e.suspect || session.Connected() || time.Since(session.Seen()) < lossGrace-time.Second
 }

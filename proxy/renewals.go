@@ -40,6 +40,10 @@ type renewals struct {
 	}
 }
 
+// lossGrace is how long after the loss of its connection a client has to give
+// another sign of life. The slowest SDK waits for a second before it tries.
+const lossGrace = 5 * time.Second
+
 // A renewal is one lease. It is in leases and in the list of its client, and in
 // the heap unless it is in a batch or held.
 type renewal struct {
@@ -53,6 +57,7 @@ type renewal struct {
 	failures   uint8
 	batched    bool
 	held       bool
+	suspect    bool // its client may be gone
 }
 
 func newRenewals(s *Server) *renewals {
@@ -186,6 +191,21 @@ func (r *renewals) end(ctx context.Context, client string, invisible time.Durati
 		rest = rest[n:]
 	}
 	return len(changes)
+}
+
+// suspect looks after a grace period whether a client is still there whose
+// connection broke. Its leases are then renewed as usual, or come back.
+func (r *renewals) suspect(client string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	due := r.now() + lossGrace
+	for e := r.mu.clients[client]; e != nil; e = e.next {
+		if e.scheduled() && !e.suspect && e.due > due {
+			heap.Remove(&r.mu.due, e.at)
+			e.suspect = true
+			r.scheduleLocked(e, due)
+		}
+	}
 }
 
 // A heldRenewal is a lease that is not renewed while its holder changes it.

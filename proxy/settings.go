@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -135,11 +136,8 @@ func (s *Server) groupPolicy(ctx context.Context, c client, name *rmqpb.Resource
 func backoffPolicy(c client, fifo bool, retry mq.RetryPolicy) *rmqpb.RetryPolicy {
 	delays := listedDelays(retry)
 	if fifo {
-		initial, longest := delays[0], delays[0]
-		for _, d := range delays {
-			longest = max(longest, d)
-		}
-		initial, longest = max(wholeSeconds(initial), time.Second), max(wholeSeconds(longest), time.Second)
+		initial := max(wholeSeconds(delays[0]), time.Second)
+		longest := max(wholeSeconds(slices.Max(delays)), time.Second)
 		switch quirks.FIFOBackoffOf(c.Language, c.Version) {
 		case quirks.Exponential:
 			return exponential(retry.MaxAttempts, initial, longest, 2)

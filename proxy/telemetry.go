@@ -143,8 +143,14 @@ func (t *telemetry) detach() {
 	}
 }
 
-// receive takes the client's commands until the stream ends. It returns why.
-func (t *telemetry) receive(stream telemetryStream) error {
+// receive takes the client's commands until the stream ends. It returns why. It
+// runs outside of the interceptors, and so recovers itself.
+func (t *telemetry) receive(stream telemetryStream) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = t.server.panicked(stream.Context(), p)
+		}
+	}()
 	for {
 		cmd, err := stream.Recv()
 		if err != nil {

@@ -43,8 +43,10 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 	}
 	return []func(context.Context, *Router) error{
 		create(TopicSpec{Resource: res("a"), Type: mq.TopicMixed, Permission: mq.PermWrite, Queues: 3}),
-		group(GroupSpec{Resource: res("g"), FIFO: true, Retry: mq.RetryPolicy{MaxAttempts: 2, Initial: 1, Max: time.Hour, Multiplier: 1.1},
-			Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: time.Unix(12345, 6789)}}),
+		group(GroupSpec{
+			Resource: res("g"), FIFO: true, Retry: mq.RetryPolicy{MaxAttempts: 2, Initial: 1, Max: time.Hour, Multiplier: 1.1},
+			Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: time.Unix(12345, 6789)},
+		}),
 		create(TopicSpec{Resource: name("b")}),
 		func(ctx context.Context, r *Router) error {
 			_, err := r.UpdateTopic(ctx, res("a"), TopicUpdate{WriteQueues: new(int32(1))})

@@ -64,8 +64,10 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 		w := r.Watch()
 		seen := map[mq.TopicID]*mq.Topic{}
 		resource := rapid.Custom(func(t *rapid.T) mq.Resource {
-			return mq.Resource{Namespace: rapid.SampledFrom([]string{"", "n"}).Draw(t, "namespace"),
-				Name: rapid.SampledFrom([]string{"a", "b", "a-b"}).Draw(t, "name")}
+			return mq.Resource{
+				Namespace: rapid.SampledFrom([]string{"", "n"}).Draw(t, "namespace"),
+				Name:      rapid.SampledFrom([]string{"a", "b", "a-b"}).Draw(t, "name"),
+			}
 		})
 		queues := rapid.Int32Range(1, 3)
 		t.Repeat(map[string]func(*rapid.T){
@@ -84,8 +86,10 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 				require.True(t, created)
 				m.lastTopic++
 				q := spec.Queues
-				m.topics[spec.Resource] = mq.Topic{ID: m.lastTopic, Resource: spec.Resource, Type: mq.TopicNormal, Permission: mq.PermReadWrite,
-					Version: 1, Shards: []mq.ShardQueues{{Shard: "s1", Read: q, Write: q}, {Shard: "s2", Read: q, Write: q}}}
+				m.topics[spec.Resource] = mq.Topic{
+					ID: m.lastTopic, Resource: spec.Resource, Type: mq.TopicNormal, Permission: mq.PermReadWrite,
+					Version: 1, Shards: []mq.ShardQueues{{Shard: "s1", Read: q, Write: q}, {Shard: "s2", Read: q, Write: q}},
+				}
 				require.Equal(t, m.topics[spec.Resource], *topic)
 			},
 			"update topic": func(t *rapid.T) {

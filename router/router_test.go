@@ -136,7 +136,8 @@ func TestUpdateTopicChangesOnlyWhatIsNamed(t *testing.T) {
 	require.EqualValues(t, 4, old.Shards[0].Write, "published values do not change")
 
 	topic, err = r.UpdateTopic(t.Context(), name("a"), TopicUpdate{
-		ReadQueues: new(int32(1)), Type: new(mq.TopicMixed), Permission: new(mq.PermNone)})
+		ReadQueues: new(int32(1)), Type: new(mq.TopicMixed), Permission: new(mq.PermNone),
+	})
 	require.NoError(t, err)
 	require.Equal(t, []mq.ShardQueues{{Shard: "s1", Read: 1, Write: 2}}, topic.Shards)
 	require.Equal(t, mq.TopicMixed, topic.Type)
@@ -196,8 +197,10 @@ func TestGroupDefaultsAndOwnership(t *testing.T) {
 func TestCreateGroupIsIdempotentForAnEqualSpecOnly(t *testing.T) {
 	r := mustOpen(t, vfs.NewMem())
 	at := time.Now()
-	spec := GroupSpec{Resource: name("g"), Retry: mq.RetryPolicy{MaxAttempts: 3, Initial: 1, Max: 9, Multiplier: 2},
-		Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: at}}
+	spec := GroupSpec{
+		Resource: name("g"), Retry: mq.RetryPolicy{MaxAttempts: 3, Initial: 1, Max: 9, Multiplier: 2},
+		Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: at},
+	}
 	g := createGroup(t, r, spec)
 	again, created, err := r.CreateGroup(t.Context(), spec)
 	require.NoError(t, err)
@@ -261,8 +264,10 @@ func TestDeadLetterTopicLivesAsLongAsItsGroup(t *testing.T) {
 	require.ErrorIs(t, err, mq.ErrTopicNotFound)
 	require.NotContains(t, err.Error(), "topic create")
 	g := createGroup(t, r, GroupSpec{Resource: mq.Resource{Namespace: "n", Name: "g"}})
-	want := &mq.Topic{ID: g.DeadLetter, Resource: dlq, Type: mq.TopicNormal, Permission: mq.PermReadWrite, Version: 1,
-		Shards: []mq.ShardQueues{{Shard: "s1", Read: 1, Write: 1}}}
+	want := &mq.Topic{
+		ID: g.DeadLetter, Resource: dlq, Type: mq.TopicNormal, Permission: mq.PermReadWrite, Version: 1,
+		Shards: []mq.ShardQueues{{Shard: "s1", Read: 1, Write: 1}},
+	}
 	topic, err := r.EnsureTopic(t.Context(), dlq)
 	require.NoError(t, err)
 	require.Equal(t, want, topic)

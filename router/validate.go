@@ -18,8 +18,10 @@ func checkTopicName(r mq.Resource) error {
 		return err
 	}
 	if isDeadLetter(r) {
-		return &mq.InvalidError{Kind: mq.ErrIllegalTopic, Field: "topic", Value: mq.Shorten(r.Name),
-			Reason: "begins with " + mq.DeadLetterPrefix + ": such topics follow from their groups"}
+		return &mq.InvalidError{
+			Kind: mq.ErrIllegalTopic, Field: "topic", Value: mq.Shorten(r.Name),
+			Reason: "begins with " + mq.DeadLetterPrefix + ": such topics follow from their groups",
+		}
 	}
 	return mq.ValidateTopic(r.Name)
 }

@@ -80,7 +80,8 @@ func TestRequestsAboveTheGRPCDefaultAreAccepted(t *testing.T) {
 	addr := listen(t, Permissive, io.Discard)
 	client := dial(t, addr, cleartext())
 	_, err := client.Heartbeat(t.Context(), &rmqpb.HeartbeatRequest{
-		Group: &rmqpb.Resource{Name: string(bytes.Repeat([]byte("g"), 8<<20))}})
+		Group: &rmqpb.Resource{Name: string(bytes.Repeat([]byte("g"), 8<<20))},
+	})
 	require.NoError(t, err)
 }
 

@@ -37,6 +37,8 @@ func ParseMode(s string) (Mode, error) {
 			return Mode(m), nil
 		}
 	}
-	return 0, &mq.InvalidError{Kind: mq.ErrInvalid, Field: "tls mode", Value: mq.Shorten(s),
-		Reason: "must be one of permissive, required, disabled"}
+	return 0, &mq.InvalidError{
+		Kind: mq.ErrInvalid, Field: "tls mode", Value: mq.Shorten(s),
+		Reason: "must be one of permissive, required, disabled",
+	}
 }

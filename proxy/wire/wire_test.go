@@ -186,9 +186,11 @@ func TestFieldNumbersAreThoseOfTheDescriptors(t *testing.T) {
 	}{
 		{&rmqpb.ReceiveMessageResponse{}, map[string]protoreflect.FieldNumber{"message": responseMessage}},
 		{&rmqpb.Message{}, map[string]protoreflect.FieldNumber{
-			"topic": messageTopic, "user_properties": messageUser, "system_properties": messageSystem, "body": messageBody}},
+			"topic": messageTopic, "user_properties": messageUser, "system_properties": messageSystem, "body": messageBody,
+		}},
 		{&rmqpb.Resource{}, map[string]protoreflect.FieldNumber{
-			"resource_namespace": resourceNamespace, "name": resourceName}},
+			"resource_namespace": resourceNamespace, "name": resourceName,
+		}},
 		{&rmqpb.Digest{}, map[string]protoreflect.FieldNumber{"type": digestType, "checksum": digestChecksum}},
 		{&timestamppb.Timestamp{}, map[string]protoreflect.FieldNumber{"seconds": timeSeconds, "nanos": timeNanos}},
 		{&durationpb.Duration{}, map[string]protoreflect.FieldNumber{"seconds": timeSeconds, "nanos": timeNanos}},

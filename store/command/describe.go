@@ -23,16 +23,20 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 	switch kind {
 	case KindTopic:
 		c, err := DecodeTopic(payload)
-		return []slog.Attr{id("topic", c.ID), slog.String("name", c.Name.String()),
-			slog.Int("queues", int(c.Queues)), slog.Uint64("version", c.Version)}, err
+		return []slog.Attr{
+			id("topic", c.ID), slog.String("name", c.Name.String()),
+			slog.Int("queues", int(c.Queues)), slog.Uint64("version", c.Version),
+		}, err
 	case KindTopicDelete:
 		c, err := DecodeTopicDelete(payload)
 		return []slog.Attr{id("topic", c.ID)}, err
 	case KindGroup:
 		c, err := DecodeGroup(payload)
-		return []slog.Attr{id("group", c.ID), slog.String("name", c.Name.String()), slog.Bool("fifo", c.FIFO),
+		return []slog.Attr{
+			id("group", c.ID), slog.String("name", c.Name.String()), slog.Bool("fifo", c.FIFO),
 			slog.Int("max_attempts", int(c.MaxAttempts)), slog.String("start", c.Start.String()),
-			id("dead_letter", c.DeadLetter), slog.Uint64("version", c.Version)}, err
+			id("dead_letter", c.DeadLetter), slog.Uint64("version", c.Version),
+		}, err
 	case KindGroupDelete:
 		c, err := DecodeGroupDelete(payload)
 		return []slog.Attr{id("group", c.ID)}, err
@@ -40,8 +44,10 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return describeAppend(payload)
 	case KindPop:
 		c, err := DecodePop(payload)
-		return []slog.Attr{id("topic", c.Topic), id("group", c.Group), slog.Int("max", int(c.Max)),
-			slog.Duration("invisible", time.Duration(c.Invisible)), slog.Any("tags", c.Tags), slog.Uint64("after", c.After)}, err
+		return []slog.Attr{
+			id("topic", c.Topic), id("group", c.Group), slog.Int("max", int(c.Max)),
+			slog.Duration("invisible", time.Duration(c.Invisible)), slog.Any("tags", c.Tags), slog.Uint64("after", c.After),
+		}, err
 	case KindAck:
 		return describeAck(payload)
 	case KindChange:
@@ -51,8 +57,10 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return []slog.Attr{slog.Int("limit", int(c.Limit))}, err
 	case KindDeadLetter:
 		v, err := ViewDeadLetter(payload)
-		return []slog.Attr{id("topic", v.Topic), id("group", v.Group), slog.String("lease", v.Lease.String()),
-			id("target", v.Target), slog.String("message", string(v.Message.ID))}, err
+		return []slog.Attr{
+			id("topic", v.Topic), id("group", v.Group), slog.String("lease", v.Lease.String()),
+			id("target", v.Target), slog.String("message", string(v.Message.ID)),
+		}, err
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
 }

@@ -232,7 +232,9 @@ func TestCrashWhileTheNextSegmentIsCreated(t *testing.T) {
 		name string
 		head []byte
 	}{
-		{"no bytes", nil}, {"zeros", make([]byte, 64)}, {"more zeros", make([]byte, 9000)},
+		{"no bytes", nil},
+		{"zeros", make([]byte, 64)},
+		{"more zeros", make([]byte, 9000)},
 		{"half a header", append(bytes.Clone(s.files[s.last][:30]), make([]byte, 34)...)},
 		{"header without checksum", append(bytes.Clone(s.files[s.last][:60]), make([]byte, 4)...)},
 		{"short header", bytes.Clone(s.files[s.last][:11])},

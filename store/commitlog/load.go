@@ -162,8 +162,10 @@ func (s *segment) readSeal(next Pos) (frameHeader, error) {
 		reason = "index or term below the segment's first"
 	}
 	if reason != "" {
-		return frameHeader{}, &CorruptionError{File: s.path, Offset: off,
-			Reason: fmt.Sprintf("seal before the segment at %d: %s", next, reason)}
+		return frameHeader{}, &CorruptionError{
+			File: s.path, Offset: off,
+			Reason: fmt.Sprintf("seal before the segment at %d: %s", next, reason),
+		}
 	}
 	return h, nil
 }

@@ -16,8 +16,10 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 	switch key[0] {
 	case prefixState:
 		s, err := DecodeState(val)
-		return "state", []slog.Attr{slog.Uint64("position", s.Pos), slog.Uint64("index", s.Index),
-			slog.Time("time", time.Unix(0, s.Time).UTC()), slog.Uint64("redeliveries", s.Ready)}, err
+		return "state", []slog.Attr{
+			slog.Uint64("position", s.Pos), slog.Uint64("index", s.Index),
+			slog.Time("time", time.Unix(0, s.Time).UTC()), slog.Uint64("redeliveries", s.Ready),
+		}, err
 	case prefixTopic:
 		attrs, err := command.Describe(command.KindTopic, val)
 		return "topic", attrs, err
@@ -51,9 +53,11 @@ func describeEntry(key, val []byte) (string, []slog.Attr, error) {
 		return "entry", nil, err
 	}
 	e, err := DecodeEntry(val)
-	return "entry", []slog.Attr{slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)),
+	return "entry", []slog.Attr{
+		slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)),
 		slog.Int64("offset", int64(offset)), slog.Uint64("position", e.Pos), slog.Uint64("size", uint64(e.Size)),
-		slog.Time("stored", time.Unix(0, e.StoreTime).UTC()), slog.String("tag", string(e.Tag))}, err
+		slog.Time("stored", time.Unix(0, e.StoreTime).UTC()), slog.String("tag", string(e.Tag)),
+	}, err
 }
 
 func describeProgress(key, val []byte) (string, []slog.Attr, error) {

@@ -132,6 +132,7 @@ func (h *history) group(id mq.GroupID, version uint64, start mq.StartPolicy) {
 }
 
 func (h *history) drawTopic() mq.TopicID { return mq.TopicID(rapid.IntRange(1, 3).Draw(h.t, "topic")) }
+
 func (h *history) drawGroup() mq.GroupID { return mq.GroupID(rapid.IntRange(1, 3).Draw(h.t, "group")) }
 
 func (h *history) send(*rapid.T) {

@@ -70,7 +70,11 @@ func (s *Shard) loop() {
 			}
 		}
 		s.gather(rd)
-		if err := s.turn(rd); err != nil {
+		err := s.Err() // what waits when the shard fails is not carried out
+		if err == nil {
+			err = s.turn(rd)
+		}
+		if err != nil {
 			s.fail(err)
 			for _, r := range rd.requests {
 				if r != nil {

@@ -209,11 +209,26 @@ func (s *Shard) Close() error {
 		s.running.Wait()
 		s.closeErr = s.Err()
 		if s.closeErr == nil {
-			s.closeErr = errors.Join(s.log.Sync(), s.db.Flush())
+			s.closeErr = errors.Join(s.log.Sync(), s.flushViews())
 		}
 		s.closeErr = errors.Join(s.closeErr, s.releaseFiles())
 	})
 	return s.closeErr
+}
+
+// flushViews writes the views to disk. It gives up when the shard fails: Pebble
+// waits for ever for a flush that cannot succeed.
+func (s *Shard) flushViews() error {
+	done, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-s.failed:
+		return s.Err()
+	}
 }
 
 // releaseFiles closes what open has opened.

@@ -27,6 +27,9 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		MemTableStopWritesThreshold: 4,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Logger:                      viewsLogger{s},
+		// A flush that failed is tried again at once and for ever: the shard
+		// stops, and orderedFS holds the next try.
+		EventListener: &pebble.EventListener{BackgroundError: func(err error) { s.fail(fmt.Errorf("views: %w", err)) }},
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
@@ -47,11 +50,17 @@ type orderedFS struct {
 // Create implements vfs.FS.
 func (fs orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
-		if err := fs.shard.log.Sync(); err != nil {
+		err := fs.shard.log.Sync()
+		if err != nil {
 			fs.shard.fail(err)
+			err = fmt.Errorf("log not durable: %w", err)
+		} else {
+			err = fs.shard.Err()
+		}
+		if err != nil {
 			// Pebble tries a failed flush again at once; hold it until the end.
 			<-fs.shard.closing
-			return nil, fmt.Errorf("log not durable: %w", err)
+			return nil, err
 		}
 	}
 	return fs.FS.Create(name, category)

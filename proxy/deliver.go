@@ -1,0 +1,137 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/transport"
+	"github.com/perigee-mq/perigee/proxy/wire"
+	"github.com/perigee-mq/perigee/receipt"
+)
+
+// When messages come back whose call has failed.
+const (
+	// takeBackTimeout bounds the calls to the store after a client has gone.
+	takeBackTimeout = 5 * time.Second
+	// lostInvisible is how soon messages come back whose frames were written
+	// and may have been lost with the call.
+	lostInvisible = time.Second
+)
+
+// deliver streams the messages. SDKs drop everything of a call that ends with an
+// error, so when it does, what was not written goes back uncounted, and what may
+// have been seen comes back soon if the server renews it.
+func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Delivery, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
+	sent := 0
+	err := sendStatus(stream, ok())
+	for err == nil && sent < len(got) {
+		// A send does not fail while the connection has room for more.
+		if err = ended(ctx); err != nil {
+			break
+		}
+		if err = stream.SendMsg(s.frame(r, &got[sent])); err == nil {
+			sent++
+		}
+	}
+	if err == nil {
+		err = sendTimestamp(stream)
+	}
+	if err == nil {
+		err = ended(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	s.lost(ctx, c, r)
+	s.giveBack(ctx, got[sent:])
+	if r.AutoRenew {
+		s.shorten(ctx, got[:sent])
+	}
+	s.logger.DebugContext(ctx, "receive ended before its messages were sent", "client", c.ID, "sent", sent, "messages", len(got), "error", err)
+	return err
+}
+
+// lost is called for a call that did not reach its end. When the client did not
+// give it up because of its deadline, its connection may have broken.
+func (s *Server) lost(ctx context.Context, c client, r receive) {
+	if r.AutoRenew && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		s.renewals.suspect(c.ID)
+	}
+}
+
+// ended returns why the call is over, as a gRPC status, or nil.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// frame returns the encoded response that holds one message. It copies the
+// stored bytes once, into a buffer that gRPC gives back after writing.
+func (s *Server) frame(r receive, d *mq.Delivery) any {
+	const frameOverhead = 512 // receipt handle, topic, host and times, in most cases
+	fields := wire.DeliveryFields{
+		ReceiptHandle: receipt.Encode(d.Lease), StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible,
+	}
+	size := d.Size() + frameOverhead
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		return transport.RawMessage(wire.AppendDelivery(nil, r.Topic.Resource, d, fields))
+	}
+	pool := mem.DefaultBufferPool()
+	buf := pool.Get(size)
+	*buf = wire.AppendDelivery((*buf)[:0], r.Topic.Resource, d, fields)
+	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+}
+
+// giveBack returns messages that never reached the client. They are visible
+// again at once, and the delivery does not count.
+func (s *Server) giveBack(ctx context.Context, got []mq.Delivery) {
+	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.GiveBack})
+}
+
+// shorten lets messages come back soon whose delivery may have been lost.
+func (s *Server) shorten(ctx context.Context, got []mq.Delivery) {
+	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.Extend, Invisible: lostInvisible})
+}
+
+func (s *Server) takeBack(ctx context.Context, got []mq.Delivery, change mq.LeaseChange) {
+	if len(got) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTimeout)
+	defer cancel()
+	changes := make([]mq.LeaseChange, len(got))
+	for i := range got {
+		changes[i] = change
+		changes[i].Lease = got[i].Lease
+	}
+	s.renewals.dropAll(ctx, changes)
+	logUnexpected(ctx, s.logger, "messages not taken back", s.store.ChangeInvisible(ctx, changes))
+}
+
+// endReceive answers a receive that delivers nothing.
+func (s *Server) endReceive(stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse], st *rmqpb.Status) error {
+	if err := sendStatus(stream, st); err != nil {
+		return err
+	}
+	return sendTimestamp(stream)
+}
+
+func sendStatus(stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse], st *rmqpb.Status) error {
+	return stream.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: st}})
+}
+
+func sendTimestamp(stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
+	return stream.Send(&rmqpb.ReceiveMessageResponse{
+		Content: &rmqpb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()},
+	})
+}

@@ -1,0 +1,103 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+)
+
+var command = &rmqpb.TelemetryCommand{}
+
+func TestCommandsGoToTheNewestOpenStream(t *testing.T) {
+	s := NewTable(time.Minute, nil).Touch("c")
+	require.False(t, s.Send(command))
+	first, second := NewStream(), NewStream()
+	s.Attach(first)
+	s.Attach(second)
+	require.True(t, s.Send(command))
+	require.Len(t, second.Commands(), 1)
+	require.Empty(t, first.Commands())
+
+	s.Detach(second)
+	require.True(t, s.Send(command))
+	require.Len(t, first.Commands(), 1)
+	s.Detach(first)
+	s.Detach(first)
+	require.False(t, s.Connected())
+	require.False(t, s.Send(command))
+}
+
+func TestLateEndOfAnEarlierStreamChangesNothing(t *testing.T) {
+	s := NewTable(time.Minute, nil).Touch("c")
+	first, second := NewStream(), NewStream()
+	s.Attach(first)
+	s.Attach(second)
+	s.Detach(first)
+	require.True(t, s.Send(command))
+	require.Len(t, second.Commands(), 1)
+}
+
+func TestFullQueueDropsCommands(t *testing.T) {
+	st := NewStream()
+	for range queueLength {
+		require.True(t, st.Send(command))
+	}
+	require.False(t, st.Send(command))
+	<-st.Commands()
+	require.True(t, st.Send(command))
+}
+
+func TestSilentSessionsEndAndOthersStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended []string
+		table := NewTable(90*time.Second, func(s *Session) { ended = append(ended, s.ID) })
+		table.Touch("silent")
+		table.Touch("beating")
+		table.Touch("connected").Attach(NewStream())
+		require.Nil(t, table.Seen("unknown"), "only Touch makes sessions")
+		for range 20 {
+			time.Sleep(30 * time.Second)
+			require.NotNil(t, table.Seen("beating"))
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"silent"}, ended)
+		require.Equal(t, 2, table.Len())
+		table.Close()
+	})
+}
+
+func TestTimeoutCountsFromTheEndOfTheLastStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(90*time.Second, func(*Session) {})
+		st := NewStream()
+		s := table.Touch("c")
+		s.Attach(st)
+		time.Sleep(time.Hour)
+		s.Detach(st)
+		time.Sleep(89 * time.Second)
+		require.NotNil(t, table.Get("c"))
+		time.Sleep(time.Minute + 91*time.Second)
+		require.Nil(t, table.Get("c"))
+		require.Zero(t, table.Len())
+		table.Touch("c") // the sweeps begin again
+		time.Sleep(3 * time.Minute)
+		require.Zero(t, table.Len())
+	})
+}
+
+func TestGoodbyeEndsASessionWithoutTheCallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(time.Minute, func(s *Session) { t.Errorf("ended %s", s.ID) })
+		s := table.Touch("c")
+		require.Same(t, s, table.Remove("c"))
+		require.Nil(t, table.Remove("c"))
+		require.NotSame(t, s, table.Touch("c"))
+		table.Close()
+		time.Sleep(time.Hour)
+		require.Equal(t, 1, table.Len(), "a closed table ends nothing")
+	})
+}
