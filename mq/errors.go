@@ -1,6 +1,9 @@
 package mq
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Sentinels that two tiers know. Match with errors.Is; the text of the wrapping
 // error carries the names and numbers.
@@ -33,6 +36,10 @@ var (
 	// ErrLeaseEnded: the delivery a receipt stands for is over: acknowledged,
 	// dead-lettered, or delivered again since.
 	ErrLeaseEnded = errors.New("lease ended")
+	// ErrLeaseSuperseded: the delivery is over because the message was delivered
+	// again since, and may be in somebody else's hands. It comes with
+	// ErrLeaseEnded.
+	ErrLeaseSuperseded = fmt.Errorf("delivered again since: %w", ErrLeaseEnded)
 
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")

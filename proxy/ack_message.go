@@ -16,7 +16,8 @@ import (
 // Answer: one entry for each of the request, in its order. At the top OK when
 // all are OK, their common code when they agree, else MULTIPLE_RESULTS. Acking a
 // message that is settled already is OK, so that an ack can be repeated when its
-// answer was lost; a handle of another topic or group is refused. An ack that
+// answer was lost; a handle of another topic or group is refused, and so is one
+// of a delivery since which the message was delivered again. An ack that
 // fails keeps the message leased, and renewed if it was.
 //
 // Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), ILLEGAL_TOPIC,
@@ -80,5 +81,5 @@ func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMes
 // alreadySettled reports whether err says that an earlier call settled the
 // delivery.
 func alreadySettled(err error) bool {
-	return errors.Is(err, mq.ErrLeaseEnded)
+	return errors.Is(err, mq.ErrLeaseEnded) && !errors.Is(err, mq.ErrLeaseSuperseded)
 }

@@ -145,7 +145,12 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
 	s.sessions.Touch(c.ID)
-	got, err := s.store.Receive(ctx, r.shard, r.Receive)
+	poll, cancel := s.streams.untilDrained(ctx)
+	defer cancel()
+	got, err := s.store.Receive(poll, r.shard, r.Receive)
+	if poll.Err() != nil && ctx.Err() == nil {
+		return nil, nil // draining: the poll ends early, and empty
+	}
 	if err != nil || len(got) == 0 {
 		return nil, err
 	}

@@ -133,8 +133,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	rmqpb.RegisterAdminServer(g, admin{})
 }
 
-// Drain ends the Telemetry streams and refuses new ones. Clients keep theirs open
-// for ever, so a gRPC server that is to stop gracefully needs it first. It does
+// Drain ends the Telemetry streams and refuses new ones, and ends receives that
+// wait, empty. Clients keep their streams open for ever, so a gRPC server that is to stop gracefully needs it first. It does
 // not wait, and may be called more than once.
 func (s *Server) Drain() { s.streams.drain() }
 

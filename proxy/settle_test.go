@@ -85,7 +85,8 @@ func TestAHandleIsGoodUntilTheMessageIsDeliveredAgain(t *testing.T) {
 		second := c.receive(t, c.simple(1, 10*time.Second, 0))
 		require.Equal(t, []int32{2}, second.attempts())
 		require.Equal(t, rmqpb.Code_INVALID_RECEIPT_HANDLE, c.change(t, first, time.Minute).GetStatus().GetCode())
-		c.ack(t, first) // must not settle the second delivery
+		require.Equal(t, rmqpb.Code_INVALID_RECEIPT_HANDLE, c.ack(t, first).GetStatus().GetCode(),
+			"it must not settle the second delivery")
 		time.Sleep(11 * time.Second)
 		third := c.receive(t, c.simple(1, 10*time.Second, 0))
 		require.Equal(t, []int32{3}, third.attempts())

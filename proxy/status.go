@@ -39,6 +39,7 @@ var codes = []struct {
 	{mq.ErrShardNotFound, rmqpb.Code_BAD_REQUEST},
 	{mq.ErrForbidden, rmqpb.Code_FORBIDDEN},
 	{mq.ErrInvalidReceipt, rmqpb.Code_INVALID_RECEIPT_HANDLE},
+	{mq.ErrLeaseSuperseded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},

@@ -202,11 +202,12 @@ type streams struct {
 		sync.Mutex
 		draining bool
 	}
-	closing   chan struct{}
-	receivers sync.WaitGroup // added to under mu, and not once draining
+	serving    context.Context // ends when the server drains
+	endServing context.CancelFunc
+	receivers  sync.WaitGroup // added to under mu, and not once draining
 }
 
-func (s *streams) init() { s.closing = make(chan struct{}) }
+func (s *streams) init() { s.serving, s.endServing = context.WithCancel(context.Background()) }
 
 // start runs receive unless the server is closing, and returns what tells of that.
 func (s *streams) start(receive func()) (closing <-chan struct{}, ok bool) {
@@ -216,7 +217,7 @@ func (s *streams) start(receive func()) (closing <-chan struct{}, ok bool) {
 		return nil, false
 	}
 	s.receivers.Go(receive)
-	return s.closing, true
+	return s.serving.Done(), true
 }
 
 // drain ends the calls, but those whose client does not read: they end with
@@ -226,7 +227,17 @@ func (s *streams) drain() {
 	defer s.mu.Unlock()
 	if !s.mu.draining {
 		s.mu.draining = true
-		close(s.closing)
+		s.endServing()
+	}
+}
+
+// untilDrained returns a context that ends with ctx or when the server drains.
+func (s *streams) untilDrained(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.serving, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
 	}
 }
 

@@ -183,7 +183,6 @@ func (n *node) buildServer() error {
 		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
 	opts = append(opts, n.proxy.Interceptors()...)
-	opts = append(opts, grpc.ChainStreamInterceptor(n.endOnDrain))
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
@@ -239,6 +238,7 @@ func (n *node) stop() error {
 	var errs []error
 	if n.grpcServer != nil {
 		n.health.Shutdown()
+		n.proxy.Drain()
 		stopped := make(chan struct{})
 		go func() {
 			n.grpcServer.GracefulStop()
@@ -277,28 +277,3 @@ func (n *node) stop() error {
 	}
 	return errors.Join(errs...)
 }
-
-// endOnDrain ends the long calls, receives that wait and Telemetry, when the
-// node begins to stop.
-func (n *node) endOnDrain(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-n.draining:
-			cancel()
-		case <-stop:
-		}
-	}()
-	return handler(srv, &drainingStream{ServerStream: stream, ctx: ctx})
-}
-
-type drainingStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context implements grpc.ServerStream.
-func (s *drainingStream) Context() context.Context { return s.ctx }

@@ -39,18 +39,28 @@ type Lease struct {
 	// When is the visible-at time in Unix nanoseconds of a leased message, and
 	// the redelivery sequence of a ready one: the rest of its index key.
 	When uint64
+	// Nacked: the consumer gave the latest delivery up. The server must not renew
+	// it any more: a renewal may be on its way from a proxy that has not heard.
+	Nacked bool
 	// First is when the group was first given the message, in Unix nanoseconds.
 	First int64
 }
 
 const leaseSize = 1 + 4 + 8 + 8 + 8
 
+// nackedBit stands beside the state in the first byte.
+const nackedBit = 0x80
+
 // AppendLeaseKey appends the key of the lease record of r.
 func AppendLeaseKey(dst []byte, r Ref) []byte { return appendRef(append(dst, prefixLease), r) }
 
 // AppendLease appends the encoding of l.
 func AppendLease(dst []byte, l *Lease) []byte {
-	dst = append(dst, byte(l.State))
+	state := byte(l.State)
+	if l.Nacked {
+		state |= nackedBit
+	}
+	dst = append(dst, state)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(l.Attempt))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(l.PopID))
 	dst = binary.BigEndian.AppendUint64(dst, l.When)
@@ -59,11 +69,16 @@ func AppendLease(dst []byte, l *Lease) []byte {
 
 // DecodeLease decodes what AppendLease wrote.
 func DecodeLease(b []byte) (Lease, error) {
-	if len(b) != leaseSize || b[0] < byte(Leased) || b[0] > byte(UsedUp) {
+	if len(b) != leaseSize {
+		return Lease{}, corrupt("lease", b)
+	}
+	state := LeaseState(b[0] &^ nackedBit)
+	if state < Leased || state > UsedUp {
 		return Lease{}, corrupt("lease", b)
 	}
 	return Lease{
-		State:   LeaseState(b[0]),
+		State:   state,
+		Nacked:  b[0]&nackedBit != 0,
 		Attempt: mq.Attempt(binary.BigEndian.Uint32(b[1:])),
 		PopID:   mq.PopID(binary.BigEndian.Uint64(b[5:])),
 		When:    binary.BigEndian.Uint64(b[13:]),

@@ -99,7 +99,7 @@ func (m *Machine) delivery(id keyspace.Sub, r command.LeaseRef) (*sub, keyspace.
 	case !found:
 		return s, ref, l, ended(ref, "it is settled or was never delivered"), nil
 	case l.PopID != r.PopID:
-		return s, ref, l, ended(ref, "it was delivered again since"), nil
+		return s, ref, l, fmt.Errorf("message at offset %d of queue %d: %w", ref.Offset, ref.Queue, mq.ErrLeaseSuperseded), nil
 	}
 	return s, ref, l, nil, nil
 }
@@ -142,6 +142,9 @@ func (m *Machine) applyChange(rec Record, res *Result) error {
 		if refusal == nil && l.State == keyspace.UsedUp {
 			refusal = ended(ref, "its attempts are used up")
 		}
+		if refusal == nil && l.Nacked && c.Reason == mq.Renew {
+			refusal = ended(ref, "the consumer gave it up")
+		}
 		if refusal == nil {
 			if err := m.change(s, ref, l, v.Time, c); err != nil {
 				return err
@@ -159,6 +162,7 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 	if g := m.groups[ref.Group]; g != nil {
 		limit = g.MaxAttempts
 	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack
 	switch {
 	case c.Reason == mq.GiveBack:
 		if err := m.unindex(s, ref, l); err != nil {

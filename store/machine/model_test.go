@@ -118,6 +118,7 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
 		l.Attempt++
 		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), uint64(c.Time+c.Invisible)
+		l.Nacked = false
 		s.leases[ref] = l
 		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
 	}
@@ -215,9 +216,10 @@ func (m *model) end(l *keyspace.Lease, limit mq.Attempt) {
 
 func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool {
 	_, _, l := m.lease(sub, c.LeaseRef)
-	if l == nil || l.State == keyspace.UsedUp {
+	if l == nil || l.State == keyspace.UsedUp || l.Nacked && c.Reason == mq.Renew {
 		return false
 	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack
 	limit := m.groups[sub.Group].MaxAttempts
 	switch {
 	case c.Reason == mq.GiveBack:

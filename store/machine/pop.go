@@ -164,6 +164,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 // deliver leases one message.
 func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease) error {
 	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), uint64(p.Time+p.Invisible)
+	l.Nacked = false
 	p.res.Popped = append(p.res.Popped, Popped{
 		Queue: ref.Queue, Offset: ref.Offset, Attempt: l.Attempt,
 		Pos: e.Pos, Size: e.Size, StoreTime: e.StoreTime,

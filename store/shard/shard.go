@@ -156,7 +156,7 @@ func (s *Shard) open() (err error) {
 	}
 	s.machine, err = machine.Open(s.db)
 	if err != nil {
-		return err
+		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	if err := s.replay(); err != nil {
 		return err
