@@ -76,6 +76,7 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 
 sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones).
 	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) test -count=1 $(if $(SHORT),-short) ./...
+	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) SHORT=$(SHORT) npm test)
 
 $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 	cd $(NODE) && npm ci --no-audit --no-fund
