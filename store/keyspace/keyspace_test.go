@@ -1,0 +1,120 @@
+package keyspace_test
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+func refs(t *rapid.T) keyspace.Ref {
+	return keyspace.Ref{
+		Sub: keyspace.Sub{
+			Group: mq.GroupID(rapid.Uint32().Draw(t, "group")), Topic: mq.TopicID(rapid.Uint32().Draw(t, "topic")),
+		},
+		Queue:  mq.QueueID(rapid.Int32Range(0, math.MaxInt32).Draw(t, "queue")),
+		Offset: mq.QueueOffset(rapid.Int64Range(0, math.MaxInt64).Draw(t, "offset")),
+	}
+}
+
+func TestKeysAndValuesRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := refs(t)
+		got, err := keyspace.DecodeLeaseKey(keyspace.AppendLeaseKey(nil, r))
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		got, err = keyspace.DecodeUsedUpKey(keyspace.AppendUsedUpKey(nil, r))
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		when := rapid.Uint64().Draw(t, "when")
+		gotWhen, got, err := keyspace.DecodeDueKey(keyspace.AppendDueKey(nil, when, r))
+		require.NoError(t, err)
+		require.Equal(t, when, gotWhen)
+		require.Equal(t, r, got)
+		seq, err := keyspace.DecodeReadyKey(keyspace.AppendReadyKey(nil, r.Sub, when))
+		require.NoError(t, err)
+		require.Equal(t, when, seq)
+		queue, offset, err := keyspace.DecodeReady(keyspace.AppendReady(nil, r.Queue, r.Offset))
+		require.NoError(t, err)
+		require.Equal(t, r.Queue, queue)
+		require.Equal(t, r.Offset, offset)
+		sub, err := keyspace.DecodeSubKey(keyspace.AppendSubKey(nil, r.Sub))
+		require.NoError(t, err)
+		require.Equal(t, r.Sub, sub)
+		q := keyspace.Queue{Topic: r.Topic, Queue: r.Queue}
+		gotQ, offset, err := keyspace.DecodeEntryKey(keyspace.AppendEntryKey(nil, q, r.Offset))
+		require.NoError(t, err)
+		require.Equal(t, q, gotQ)
+		require.Equal(t, r.Offset, offset)
+
+		l := keyspace.Lease{
+			State:   keyspace.LeaseState(rapid.IntRange(1, 3).Draw(t, "state")),
+			Attempt: mq.Attempt(rapid.Int32Range(0, 2000).Draw(t, "attempt")),
+			PopID:   mq.PopID(rapid.Uint64().Draw(t, "pop")), When: when,
+			Nacked: rapid.Bool().Draw(t, "nacked"), First: rapid.Int64().Draw(t, "first"),
+		}
+		gotL, err := keyspace.DecodeLease(keyspace.AppendLease(nil, &l))
+		require.NoError(t, err)
+		require.Equal(t, l, gotL)
+		e := keyspace.Entry{
+			Pos: when, Size: rapid.Uint32().Draw(t, "size"), StoreTime: l.First, Group: rapid.Uint64().Draw(t, "hash"),
+			Tag: []byte(rapid.String().Draw(t, "tag")),
+		}
+		gotE, err := keyspace.DecodeEntry(keyspace.AppendEntry(nil, &e))
+		require.NoError(t, err)
+		require.Equal(t, e, gotE)
+		s := keyspace.State{Version: keyspace.Version, Pos: when, Index: e.Group, Time: l.First, Ready: uint64(l.PopID)}
+		gotS, err := keyspace.DecodeState(keyspace.AppendState(nil, s))
+		require.NoError(t, err)
+		require.Equal(t, s, gotS)
+	})
+}
+
+// TestKeyOrderIsNumericOrder is what scans rely on.
+func TestKeyOrderIsNumericOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := refs(t), refs(t)
+		b.Sub = a.Sub
+		less := a.Queue < b.Queue || a.Queue == b.Queue && a.Offset < b.Offset
+		require.Equal(t, less, bytes.Compare(keyspace.AppendLeaseKey(nil, a), keyspace.AppendLeaseKey(nil, b)) < 0)
+		x, y := rapid.Uint64().Draw(t, "x"), rapid.Uint64().Draw(t, "y")
+		if x != y {
+			require.Equal(t, x < y, bytes.Compare(keyspace.AppendDueKey(nil, x, a), keyspace.AppendDueKey(nil, y, b)) < 0)
+			require.Equal(t, x < y, bytes.Compare(keyspace.AppendReadyKey(nil, a.Sub, x), keyspace.AppendReadyKey(nil, a.Sub, y)) < 0)
+		}
+	})
+}
+
+func TestNextIsBehindEveryKeyOfAPrefix(t *testing.T) {
+	for _, prefix := range [][]byte{{1}, {1, 0xff}, {1, 0xff, 0xff}, {0, 0}} {
+		next := keyspace.Next(bytes.Clone(prefix))
+		require.Equal(t, 1, bytes.Compare(next, append(bytes.Clone(prefix), 0xff, 0xff, 0xff)))
+	}
+	require.Nil(t, keyspace.Next([]byte{0xff, 0xff}))
+}
+
+func TestNewerVersionOfTheViewsIsRefusedAsSuch(t *testing.T) {
+	newer := keyspace.AppendState(nil, keyspace.State{Version: keyspace.Version + 1})
+	_, err := keyspace.DecodeState(append(newer, "more fields"...))
+	require.ErrorContains(t, err, "version 2")
+	require.NotErrorIs(t, err, keyspace.ErrCorrupt)
+}
+
+// FuzzDescribe: no key or value makes a decoder panic.
+func FuzzDescribe(f *testing.F) {
+	r := keyspace.Ref{Sub: keyspace.Sub{Group: 1, Topic: 2}, Queue: 3, Offset: 4}
+	f.Add(keyspace.StateKey(), keyspace.AppendState(nil, keyspace.State{Version: keyspace.Version}))
+	f.Add(keyspace.AppendLeaseKey(nil, r), keyspace.AppendLease(nil, &keyspace.Lease{State: keyspace.Ready}))
+	f.Add(keyspace.AppendEntryKey(nil, keyspace.Queue{}, 0), keyspace.AppendEntry(nil, &keyspace.Entry{Tag: []byte("t")}))
+	f.Add(keyspace.AppendReadyKey(nil, r.Sub, 1), keyspace.AppendReady(nil, 1, 2))
+	f.Add(keyspace.AppendDueKey(nil, 1, r), []byte{})
+	f.Add(keyspace.AppendProgressKey(nil, r.Sub, 1), keyspace.AppendOffset(nil, 2))
+	f.Fuzz(func(_ *testing.T, key, val []byte) {
+		_, _, _ = keyspace.Describe(key, val)
+	})
+}
