@@ -39,8 +39,9 @@ type Lease struct {
 	// When is the visible-at time in Unix nanoseconds of a leased message, and
 	// the redelivery sequence of a ready one: the rest of its index key.
 	When uint64
-	// Nacked: the consumer gave the latest delivery up. The server must not renew
-	// it any more: a renewal may be on its way from a proxy that has not heard.
+	// Nacked: the latest delivery was given up by the consumer, or given back for
+	// it. The server must not renew it any more: a renewal may be on its way from
+	// a proxy that has not heard.
 	Nacked bool
 	// First is when the group was first given the message, in Unix nanoseconds.
 	First int64

@@ -41,7 +41,8 @@ func (m *Machine) GroupVersion(id mq.GroupID) uint64 {
 	return 0
 }
 
-// GroupGone reports whether the group was deleted. Its id never comes back.
+// GroupGone reports whether the group was deleted. Its id never comes back. It is
+// called after Commit.
 func (m *Machine) GroupGone(id mq.GroupID) (bool, error) {
 	_, found, err := get(m.db, keyspace.AppendGoneGroupKey(nil, id), exists)
 	return found, err
@@ -64,7 +65,14 @@ func (m *Machine) applyGroup(rec Record) error {
 	if err != nil {
 		return err
 	}
-	if g := m.groups[c.ID]; g != nil && g.Version >= c.Version {
+	if g := m.groups[c.ID]; g == nil {
+		if err := m.Commit(); err != nil { // as in applyTopic
+			return err
+		}
+		if gone, err := m.GroupGone(c.ID); gone || err != nil {
+			return err
+		}
+	} else if g.Version >= c.Version {
 		return nil
 	}
 	m.groups[c.ID] = &c

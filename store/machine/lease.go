@@ -143,7 +143,7 @@ func (m *Machine) applyChange(rec Record, res *Result) error {
 			refusal = ended(ref, "its attempts are used up")
 		}
 		if refusal == nil && l.Nacked && c.Reason == mq.Renew {
-			refusal = ended(ref, "the consumer gave it up")
+			refusal = ended(ref, "it was given up")
 		}
 		if refusal == nil {
 			if err := m.change(s, ref, l, v.Time, c); err != nil {
@@ -162,24 +162,35 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 	if g := m.groups[ref.Group]; g != nil {
 		limit = g.MaxAttempts
 	}
-	l.Nacked = l.Nacked || c.Reason == mq.Nack
 	switch {
+	case c.Reason == mq.GiveBack && l.Nacked:
+		return nil // repeated
 	case c.Reason == mq.GiveBack:
 		if err := m.unindex(s, ref, l); err != nil {
 			return err
 		}
 		m.state.Ready++
 		l.Attempt--
-		l.State, l.When = keyspace.Ready, m.state.Ready
+		l.State, l.When, l.Nacked = keyspace.Ready, m.state.Ready, true
 		return m.put(s, ref, l)
+	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack
+	switch {
 	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
 		return m.end(s, ref, l, limit)
 	}
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
-	l.State, l.When = keyspace.Leased, uint64(now+c.Invisible)
+	l.State, l.When = keyspace.Leased, visibleAt(now, c.Invisible)
 	return m.put(s, ref, l)
+}
+
+// visibleAt returns when a lease of that duration ends. It is never before now,
+// where the due index is not looked at any more, and never beyond the last time
+// that NextDue can tell.
+func visibleAt(now, invisible int64) uint64 {
+	return uint64(now + min(max(invisible, 0), never-1-now))
 }
 
 func (m *Machine) applyExpire(rec Record) error {

@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -157,7 +158,7 @@ func (h *history) pop(*rapid.T) {
 	c := command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
-		Invisible: int64(rapid.SampledFrom([]time.Duration{1, time.Second, 10 * time.Second}).Draw(h.t, "invisible")),
+		Invisible: int64(rapid.SampledFrom([]time.Duration{1, time.Second, 10 * time.Second, 0, -time.Hour, math.MaxInt64}).Draw(h.t, "invisible")),
 		Scan:      int32(rapid.SampledFrom([]int{1, 3, 100}).Draw(h.t, "scan")),
 		Tags:      rapid.SampledFrom([][]string{nil, {"Aa"}, {"Aa", "BB"}}).Draw(h.t, "tags"),
 	}
@@ -250,7 +251,7 @@ func (h *history) change(*rapid.T) {
 	for _, ref := range refs {
 		c.Changes = append(c.Changes, command.LeaseChange{
 			LeaseRef:  ref,
-			Invisible: int64(rapid.SampledFrom([]time.Duration{0, 1, 2 * time.Second, time.Minute}).Draw(h.t, "invisible")),
+			Invisible: int64(rapid.SampledFrom([]time.Duration{0, 1, 2 * time.Second, time.Minute, math.MaxInt64}).Draw(h.t, "invisible")),
 			Reason:    mq.ChangeReason(rapid.IntRange(0, 3).Draw(h.t, "reason")),
 		})
 	}

@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -100,6 +101,12 @@ func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
 	return s
 }
 
+// modelVisibleAt: no lease ends before it begins, and none beyond the last time
+// but one that 64 bits can tell.
+func modelVisibleAt(now, invisible int64) uint64 {
+	return min(uint64(now)+uint64(max(invisible, 0)), math.MaxInt64-1)
+}
+
 type modelPopped struct {
 	id      string
 	queue   mq.QueueID
@@ -117,7 +124,7 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 	wants := func(tag string) bool { return len(c.Tags) == 0 || slices.Contains(c.Tags, tag) }
 	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
 		l.Attempt++
-		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), uint64(c.Time+c.Invisible)
+		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), modelVisibleAt(c.Time, c.Invisible)
 		l.Nacked = false
 		s.leases[ref] = l
 		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
@@ -143,11 +150,11 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 			deliver(ref, l)
 		}
 	}
-	if full() || scan <= 0 {
+	if full() {
 		return popped, more, true
 	}
 	for i := range queues {
-		q := (int(index) + i) % len(queues)
+		q := (int(modelTurn(index)%uint64(len(queues))) + i) % len(queues)
 		if s.progress[q] >= len(queues[q]) {
 			continue
 		}
@@ -166,6 +173,13 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 		}
 	}
 	return popped, more, true
+}
+
+// modelTurn is the finalizer of SplitMix64: part of what records mean.
+func modelTurn(index uint64) uint64 {
+	index = (index ^ index>>30) * 0xbf58476d1ce4e5b9
+	index = (index ^ index>>27) * 0x94d049bb133111eb
+	return index ^ index>>31
 }
 
 // in lists the messages in a state, oldest first.
@@ -219,7 +233,10 @@ func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool 
 	if l == nil || l.State == keyspace.UsedUp || l.Nacked && c.Reason == mq.Renew {
 		return false
 	}
-	l.Nacked = l.Nacked || c.Reason == mq.Nack
+	if c.Reason == mq.GiveBack && l.Nacked {
+		return true
+	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack || c.Reason == mq.GiveBack
 	limit := m.groups[sub.Group].MaxAttempts
 	switch {
 	case c.Reason == mq.GiveBack:
@@ -229,7 +246,7 @@ func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool 
 	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
 		m.end(l, limit)
 	default:
-		l.State, l.When = keyspace.Leased, uint64(now+c.Invisible)
+		l.State, l.When = keyspace.Leased, modelVisibleAt(now, c.Invisible)
 	}
 	return true
 }

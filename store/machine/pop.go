@@ -85,10 +85,10 @@ func (m *Machine) applyPop(rec Record, res *Result) error {
 			return err
 		}
 	}
-	if p.full() || p.Scan <= 0 {
+	if p.full() {
 		return nil
 	}
-	return m.popNew(p, rec.Index)
+	return m.popNew(p, mix(rec.Index))
 }
 
 // popReady delivers messages again, in the order in which they became ready.
@@ -163,7 +163,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 
 // deliver leases one message.
 func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease) error {
-	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), uint64(p.Time+p.Invisible)
+	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), visibleAt(p.Time, p.Invisible)
 	l.Nacked = false
 	p.res.Popped = append(p.res.Popped, Popped{
 		Queue: ref.Queue, Offset: ref.Offset, Attempt: l.Attempt,
@@ -172,7 +172,16 @@ func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspac
 	return m.put(p.s, ref, l)
 }
 
-// popNew delivers messages for the first time. The queue it begins with turns
+// mix spreads the indexes of records evenly, whatever their rhythm: a consumer
+// whose every receive is followed by one ack would begin with every other queue
+// only, were the index itself the turn. Records are replayed, so it never changes.
+func mix(index uint64) uint64 {
+	index = (index ^ index>>30) * 0xbf58476d1ce4e5b9
+	index = (index ^ index>>27) * 0x94d049bb133111eb
+	return index ^ index>>31
+}
+
+// popNew delivers messages for the first time. The queue it begins with changes
 // with every command, so that no queue waits behind a busy one.
 func (m *Machine) popNew(p *pop, turn uint64) error {
 	var it *pebble.Iterator
@@ -183,7 +192,7 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 	}()
 	n := len(p.t.queues)
 	for i := range n {
-		queue := mq.QueueID((turn + uint64(i)) % uint64(n))
+		queue := mq.QueueID((turn%uint64(n) + uint64(i)) % uint64(n))
 		q := p.t.queues[queue]
 		start := max(p.s.progress[queue], q.min)
 		if start >= q.next {

@@ -29,7 +29,8 @@ func (m *Machine) TopicVersion(id mq.TopicID) uint64 {
 	return 0
 }
 
-// TopicGone reports whether the topic was deleted. Its id never comes back.
+// TopicGone reports whether the topic was deleted. Its id never comes back. It is
+// called after Commit.
 func (m *Machine) TopicGone(id mq.TopicID) (bool, error) {
 	_, found, err := get(m.db, keyspace.AppendGoneTopicKey(nil, id), exists)
 	return found, err
@@ -56,10 +57,17 @@ func (m *Machine) applyTopic(rec Record) error {
 	}
 	t := m.topics[c.ID]
 	if t == nil {
+		// Whoever asked may not have known of a deletion just before this
+		// command. The commit makes it readable.
+		if err := m.Commit(); err != nil {
+			return err
+		}
+		if gone, err := m.TopicGone(c.ID); gone || err != nil {
+			return err
+		}
 		t = &topic{}
 		m.topics[c.ID] = t
-	}
-	if t.Version >= c.Version {
+	} else if t.Version >= c.Version {
 		return nil
 	}
 	c.Queues = max(c.Queues, t.Queues) // what is stored stays readable

@@ -6,7 +6,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -22,10 +24,29 @@ import (
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
-// gentleFS leaves syncs of the views' directory alone: Pebble answers a failed one
-// with a panic that ends the process, which keeps the promise in its own way.
+// gentleFS spares what Pebble cannot bear: it answers a failed sync of its
+// directory with a panic that ends the process, and Open gives up on a MANIFEST
+// that fails by leaving goroutines behind.
 type gentleFS struct {
 	*faultfs.FS
+}
+
+func (fs *gentleFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if spared(name) {
+		return fs.FS.FS.Create(name, category)
+	}
+	return fs.FS.Create(name, category)
+}
+
+func (fs *gentleFS) Remove(name string) error {
+	if spared(name) {
+		return fs.FS.FS.Remove(name)
+	}
+	return fs.FS.Remove(name)
+}
+
+func spared(name string) bool {
+	return strings.Contains(name, "/views/MANIFEST") || strings.Contains(name, "/views/marker.manifest")
 }
 
 func (fs *gentleFS) OpenDir(name string) (vfs.File, error) {
@@ -34,6 +55,10 @@ func (fs *gentleFS) OpenDir(name string) (vfs.File, error) {
 	}
 	return fs.FS.OpenDir(name)
 }
+
+// firstLife is what answers to a script belong to: those that come after the
+// crash are void.
+const firstLife = 0
 
 // A script is a small workload with everything that a shard does: its log has
 // several segments and its views are written once in the middle.
@@ -71,7 +96,7 @@ func (c *script) send(queue mq.QueueID, n int) error {
 	sn := c.ledger.beginSend(queue, ids...)
 	a, err := c.s.Append(c.t.Context(), c.topic, queue, msgs)
 	if err == nil {
-		c.ledger.endSend(sn, c.ledger.now(), a.Offset)
+		c.ledger.endSend(sn, firstLife, a.Offset)
 	}
 	return err
 }
@@ -80,7 +105,7 @@ func (c *script) receive(n int) ([]mq.Delivery, error) {
 	const invisible = 10 * time.Second
 	start := time.Now()
 	got, err := c.s.Receive(c.t.Context(), mq.Receive{Topic: c.topic, Group: c.group, Max: n, Invisible: invisible, Wait: 5 * time.Second})
-	c.ledger.delivered(c.ledger.now(), start, invisible, got)
+	c.ledger.delivered(firstLife, start, invisible, got)
 	if err == nil && len(got) == 0 {
 		err = errors.New("nothing received")
 	}
@@ -94,7 +119,7 @@ func (c *script) ack(d mq.Delivery) error {
 		err = res[0]
 	}
 	if err == nil {
-		c.ledger.endAck(d.ID, c.ledger.now())
+		c.ledger.endAck(d.ID, firstLife)
 	}
 	return err
 }
@@ -103,7 +128,7 @@ func (c *script) forward(d mq.Delivery) error {
 	c.ledger.beginAck(d.ID, true)
 	err := c.s.DeadLetter(c.t.Context(), d.Lease)
 	if err == nil {
-		c.ledger.endAck(d.ID, c.ledger.now())
+		c.ledger.endAck(d.ID, firstLife)
 	}
 	return err
 }
@@ -236,7 +261,7 @@ func TestEveryFailedOperationStopsAcknowledgementsAndLosesNothing(t *testing.T) 
 			}
 			// Pebble repeats some operations of its own.
 			if err != nil {
-				require.ErrorIs(t, err, cause, "operation %d", i)
+				require.ErrorContains(t, err, cause.Error(), "operation %d", i)
 			}
 			rng := rand.New(rand.NewPCG(uint64(i), 1))
 			c.requireKept(mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * (i % 2), RNG: rng}))
@@ -246,25 +271,29 @@ func TestEveryFailedOperationStopsAcknowledgementsAndLosesNothing(t *testing.T) 
 }
 
 func TestEveryCrashKeepsWhatWasAcknowledged(t *testing.T) {
-	percents, cuts := []int{0, 40, 100}, []int{-1, 0, 700}
+	percents := []int{0, 40, 100}
 	for k, done := 0, false; !done; k++ {
 		percents := percents
 		if testing.Short() {
 			percents = percents[k%3 : k%3+1]
 		}
-		for n, percent := range percents {
+		for _, percent := range percents {
 			synctest.Test(t, func(t *testing.T) {
 				mem := vfs.NewCrashableMem()
 				fs := faultfs.New(mem)
 				c := newScript(t)
+				// The files of the moment are put aside and the run goes on:
+				// it is nobody's any more.
 				var left *vfs.MemFS
-				fs.CrashAfter(k, cuts[(k+n)%len(cuts)], func() {
-					rng := rand.New(rand.NewPCG(uint64(k), uint64(percent)))
-					left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+				fs.Trace(func(op faultfs.Op) {
+					if op.Index == k {
+						c.ledger.crash()
+						rng := rand.New(rand.NewPCG(uint64(k), uint64(percent)))
+						left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+					}
 				})
-				err := c.run(fs)
-				if !fs.Fired() {
-					require.NoError(t, err)
+				require.NoError(t, c.run(fs))
+				if left == nil {
 					require.Greater(t, k, 50)
 					done = true
 					return
@@ -285,7 +314,7 @@ func TestFullDiskStopsTheShardAndCloseReturns(t *testing.T) {
 					s := open(t, full, mode)
 					topic, group := topicOf(1), groupOf(2)
 					send(t, s, topic, 0, message("a", ""))
-					full.full = true
+					full.full.Store(true)
 					_, err := s.Append(t.Context(), topic, 0, []*mq.Message{message("b", "")})
 					if suffix == ".log" {
 						require.ErrorIs(t, err, mq.ErrStopped)
@@ -296,7 +325,7 @@ func TestFullDiskStopsTheShardAndCloseReturns(t *testing.T) {
 					err = s.Close()
 					require.ErrorIs(t, err, mq.ErrStopped)
 					require.ErrorContains(t, err, syscall.ENOSPC.Error())
-					full.full = false
+					full.full.Store(false)
 					s = open(t, mem, mode)
 					defer s.Close()
 					got := receive(t, s, mq.Receive{Topic: topic, Group: group})
@@ -308,11 +337,22 @@ func TestFullDiskStopsTheShardAndCloseReturns(t *testing.T) {
 	}
 }
 
+// Outside of a bubble: Pebble leaves goroutines behind.
+func TestOpenOnAFullDiskFailsInsteadOfTryingForEver(t *testing.T) {
+	full := &fullDisk{FS: vfs.NewMem(), part: "MANIFEST"}
+	s := open(t, full, shard.FlushSync)
+	send(t, s, topicOf(1), 0, message("a", ""))
+	require.NoError(t, s.Close())
+	full.full.Store(true)
+	_, err := shard.Open(shard.Options{Name: shardName, FS: full, Dir: "shard", SegmentSize: 1 << 20, ZeroFill: -1})
+	require.ErrorContains(t, err, syscall.ENOSPC.Error())
+}
+
 // fullDisk has no room for the files whose path holds part.
 type fullDisk struct {
 	vfs.FS
 	part string
-	full bool
+	full atomic.Bool
 }
 
 func (d *fullDisk) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
@@ -332,14 +372,14 @@ type fullFile struct {
 }
 
 func (f *fullFile) Write(p []byte) (int, error) {
-	if f.hit && f.disk.full {
+	if f.hit && f.disk.full.Load() {
 		return 0, syscall.ENOSPC
 	}
 	return f.File.Write(p)
 }
 
 func (f *fullFile) WriteAt(p []byte, off int64) (int, error) {
-	if f.hit && f.disk.full {
+	if f.hit && f.disk.full.Load() {
 		return 0, syscall.ENOSPC
 	}
 	return f.File.WriteAt(p, off)
@@ -357,6 +397,7 @@ func filesIn(t *testing.T, fs vfs.FS, dir string) []string {
 	t.Helper()
 	names, err := fs.List(dir)
 	require.NoError(t, err)
+	slices.Sort(names)
 	var files []string
 	for _, name := range names {
 		files = append(files, path.Join(dir, name))
@@ -427,38 +468,33 @@ func TestDeletedViewsAreRebuiltFromTheLog(t *testing.T) {
 }
 
 func TestFlippedBitInTheViewsIsNamedOrHarmless(t *testing.T) {
-	var files []string
-	synctest.Test(t, func(t *testing.T) {
-		mem, _ := filled(t)
-		files = filesIn(t, mem, shard.ViewsDir(mem, "node/shard"))
-	})
 	seed := seeds(t, 1)[0]
 	t.Logf("PERIGEE_SEED=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	const flips = 25
+	const flips = 200
 	opened, named := 0, 0
-	for _, name := range files {
-		for range flips {
-			synctest.Test(t, func(t *testing.T) {
-				mem, c := filled(t)
-				b := contents(t, mem, name)
-				if len(b) == 0 {
-					return
-				}
-				bit := rng.IntN(len(b) * 8)
-				b[bit/8] ^= 1 << (bit % 8)
-				rewrite(t, mem, name, b)
-				err := c.open(mem)
-				if err == nil {
-					opened++
-					require.NoError(t, c.s.Close())
-					c.requireKept(mem)
-					return
-				}
-				named++
-				require.Contains(t, err.Error(), shard.ViewsDir(mem, "node/shard"), "bit %d of %s", bit, name)
-			})
-		}
+	for n := range flips {
+		synctest.Test(t, func(t *testing.T) {
+			mem, c := filled(t)
+			files := filesIn(t, mem, shard.ViewsDir(mem, "node/shard"))
+			name := files[n%len(files)]
+			b := contents(t, mem, name)
+			if len(b) == 0 {
+				return
+			}
+			bit := rng.IntN(len(b) * 8)
+			b[bit/8] ^= 1 << (bit % 8)
+			rewrite(t, mem, name, b)
+			err := c.open(mem)
+			if err == nil {
+				opened++
+				require.NoError(t, c.s.Close())
+				c.requireKept(mem)
+				return
+			}
+			named++
+			require.Contains(t, err.Error(), shard.ViewsDir(mem, "node/shard"), "bit %d of %s", bit, name)
+		})
 	}
-	t.Logf("%d flips in %d files: %d opened without loss, %d refused", opened+named, len(files), opened, named)
+	t.Logf("%d flips: %d opened without loss, %d refused", opened+named, opened, named)
 }

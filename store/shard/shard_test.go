@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -453,4 +454,26 @@ func TestLoweredAttemptLimitHoldsForWhatIsInFlight(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, uint64(1), s.Stats().DeadLettered)
 	})
+}
+
+func TestMissingFirstSegmentOfTheLogIsNamed(t *testing.T) {
+	fs := vfs.NewMem()
+	opts := shard.Options{Name: shardName, FS: fs, Dir: "shard", SegmentSize: 64 << 10, ZeroFill: -1}
+	s, err := shard.Open(opts)
+	require.NoError(t, err)
+	for range 4 {
+		big := message("a", "")
+		big.Body = make([]byte, 30<<10)
+		send(t, s, topicOf(1), 0, big)
+	}
+	require.NoError(t, s.Close())
+	dir := shard.LogDir(fs, "shard")
+	names, err := fs.List(dir)
+	require.NoError(t, err)
+	slices.Sort(names)
+	require.Greater(t, len(names), 1)
+	require.NoError(t, fs.Remove(fs.PathJoin(dir, names[0])))
+	_, err = shard.Open(opts)
+	require.ErrorContains(t, err, names[1])
+	require.ErrorContains(t, err, "missing")
 }

@@ -19,6 +19,7 @@ const memTableSize = 32 << 20
 func openViews(s *Shard) (*pebble.DB, error) {
 	cache := pebble.NewCache(s.opts.CacheSize)
 	defer cache.Unref() // the database keeps its own reference
+	opened := make(chan struct{})
 	opts := &pebble.Options{
 		FS:                          orderedFS{FS: s.opts.FS, shard: s},
 		Cache:                       cache,
@@ -29,12 +30,37 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		Logger:                      viewsLogger{s},
 		// A flush that failed is tried again at once and for ever: the shard
 		// stops, and orderedFS holds the next try.
-		EventListener: &pebble.EventListener{BackgroundError: func(err error) { s.fail(fmt.Errorf("views: %w", err)) }},
+		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
+			s.fail(fmt.Errorf("views: %w", err))
+			<-opened
+		}},
 	}
+	// The scheduler without a ticker: nothing wakes an idle shard ten times a
+	// second, and no goroutine is left behind by an open that fails. Flushes and
+	// ends of compactions look for more work anyway.
+	opts.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	return pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
+	type result struct {
+		db  *pebble.DB
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		db, err := pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
+		done <- result{db, err}
+	}()
+	select {
+	case r := <-done:
+		close(opened)
+		return r.db, r.err
+	case <-s.failed:
+		// Pebble waits in Open for a flush that it would try for ever. That
+		// goroutine cannot be ended: it is held where it is, and the process is
+		// expected to give up.
+		return nil, s.Err()
+	}
 }
 
 // orderedFS keeps the views from getting ahead of the durable log: before a
@@ -60,6 +86,13 @@ func (fs orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fil
 		if err != nil {
 			// Pebble tries a failed flush again at once; hold it until the end.
 			<-fs.shard.closing
+			return nil, err
+		}
+	}
+	if strings.HasPrefix(fs.PathBase(name), "marker.") {
+		// A marker names a file that was created just before. A power cut must
+		// not keep the one directory entry and lose the other.
+		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}
@@ -90,6 +123,14 @@ func (l viewsLogger) Fatalf(format string, args ...any) {
 
 // replay applies what the log has and the views have not.
 func (s *Shard) replay() error {
+	// Nothing drops segments: a log that does not begin with the first record
+	// has lost some.
+	if first := s.log.Segments()[0]; first.FirstIndex != 1 {
+		return &commitlog.CorruptionError{
+			File:   first.File,
+			Reason: fmt.Sprintf("it is the oldest segment and begins with record %d: the segments before it are missing", first.FirstIndex),
+		}
+	}
 	state := s.machine.State()
 	from := commitlog.Pos(state.Pos)
 	if state.Index == 0 {

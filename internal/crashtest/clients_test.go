@@ -1,0 +1,203 @@
+package crashtest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+)
+
+const topicName = "crash"
+
+var topicResource = &rmqpb.Resource{Name: topicName}
+
+// call returns a context with the headers of a client, for one call.
+func call(ctx context.Context, client string, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-mq-client-id", client, "x-mq-language", "GO", "x-mq-client-version", "5.1.3")
+	return context.WithTimeout(ctx, timeout)
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// backoff is how long to wait after so many failures in a row.
+func backoff(failures int) time.Duration {
+	return min(5*time.Millisecond<<min(failures, 8), 250*time.Millisecond)
+}
+
+// A producer sends single messages and batches, never the same one twice.
+type producer struct {
+	name    string
+	server  *server
+	history *history
+	rng     *rand.Rand
+	next    int
+}
+
+func (p *producer) run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		conn, err := p.server.connection(ctx)
+		if err != nil {
+			return
+		}
+		n := 1
+		if p.rng.IntN(4) == 0 {
+			n = 2 + p.rng.IntN(7)
+		}
+		tag := []string{"red", "green", "blue"}[p.rng.IntN(3)]
+		req := &rmqpb.SendMessageRequest{}
+		var ids []string
+		for range n {
+			p.next++
+			id := fmt.Sprintf("%s-%d", p.name, p.next)
+			ids = append(ids, id)
+			req.Messages = append(req.Messages, &rmqpb.Message{
+				Topic: topicResource, Body: []byte(body(id)),
+				SystemProperties: &rmqpb.SystemProperties{
+					Tag: &tag, MessageId: id, BodyEncoding: rmqpb.Encoding_IDENTITY,
+					MessageType: rmqpb.MessageType_NORMAL, BornTimestamp: timestamppb.Now(), BornHost: "crashtest",
+				},
+			})
+		}
+		sn := p.history.beginSend(tag, ids)
+		callCtx, cancel := call(ctx, p.name, 5*time.Second)
+		resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, req)
+		cancel()
+		if err != nil || resp.GetStatus().GetCode() != rmqpb.Code_OK || len(resp.GetEntries()) != n {
+			if !pause(ctx, backoff(failures)) {
+				return
+			}
+			failures++
+			continue
+		}
+		failures = 0
+		p.history.endSend(sn, resp.GetEntries()[0].GetOffset())
+		if !pause(ctx, time.Duration(p.rng.IntN(8))*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// A consumer of one group receives and treats messages in all the ways there
+// are, until gentle is set: then it acknowledges everything.
+type consumer struct {
+	name, group, tag string
+	server           *server
+	history          *history
+	rng              *rand.Rand
+	gentle           *atomic.Bool
+}
+
+func (c *consumer) run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; {
+		conn, err := c.server.connection(ctx)
+		if err != nil {
+			return
+		}
+		if c.receive(ctx, rmqpb.NewMessagingServiceClient(conn)) {
+			failures = 0
+		} else {
+			if !pause(ctx, backoff(failures)) {
+				return
+			}
+			failures++
+		}
+	}
+}
+
+// receive makes one call and treats what it brings, also when the stream broke
+// off in the middle.
+func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceClient) bool {
+	callCtx, cancel := call(ctx, c.name, 5*time.Second)
+	defer cancel()
+	expression := "*"
+	if c.tag != "" {
+		expression = c.tag
+	}
+	began := time.Now()
+	stream, err := service.ReceiveMessage(callCtx, &rmqpb.ReceiveMessageRequest{
+		Group:            &rmqpb.Resource{Name: c.group},
+		MessageQueue:     &rmqpb.MessageQueue{Topic: topicResource},
+		FilterExpression: &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expression},
+		BatchSize:        int32(1 + c.rng.IntN(16)), InvisibleDuration: durationpb.New(invisible),
+		LongPollingTimeout: durationpb.New(time.Second),
+	})
+	if err != nil {
+		return false
+	}
+	var got []*rmqpb.Message
+	ok := true
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		switch code := resp.GetStatus().GetCode(); {
+		case resp.GetMessage() != nil:
+			m := resp.GetMessage()
+			got = append(got, m)
+			p := m.GetSystemProperties()
+			c.history.deliver(delivery{
+				group: c.group, id: p.GetMessageId(), body: string(m.GetBody()),
+				place: place{p.GetQueueId(), p.GetQueueOffset()}, attempt: p.GetDeliveryAttempt(),
+				began: began, at: time.Now(),
+			})
+		case resp.GetStatus() != nil && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND:
+			ok = false
+		}
+	}
+	for _, m := range got {
+		c.treat(ctx, service, m, began)
+	}
+	return ok
+}
+
+func (c *consumer) treat(ctx context.Context, service rmqpb.MessagingServiceClient, m *rmqpb.Message, began time.Time) {
+	id := m.GetSystemProperties().GetMessageId()
+	n := c.rng.IntN(100)
+	switch {
+	case c.gentle.Load() || n < 80:
+		c.ack(ctx, service, m, began)
+	case n < 95:
+		c.history.giveUp(c.group, id)
+		callCtx, cancel := call(ctx, c.name, 5*time.Second)
+		defer cancel()
+		// What became of it shows in when the message comes back.
+		_, _ = service.ChangeInvisibleDuration(callCtx, &rmqpb.ChangeInvisibleDurationRequest{
+			Group: &rmqpb.Resource{Name: c.group}, Topic: topicResource, MessageId: id,
+			ReceiptHandle:     m.GetSystemProperties().GetReceiptHandle(),
+			InvisibleDuration: durationpb.New(time.Duration(c.rng.IntN(2)) * time.Second),
+		})
+	}
+	// The rest is left to the end of its lease.
+}
+
+func (c *consumer) ack(ctx context.Context, service rmqpb.MessagingServiceClient, m *rmqpb.Message, began time.Time) {
+	id := m.GetSystemProperties().GetMessageId()
+	c.history.beginAck(c.group, id)
+	callCtx, cancel := call(ctx, c.name, 5*time.Second)
+	defer cancel()
+	resp, err := service.AckMessage(callCtx, &rmqpb.AckMessageRequest{
+		Group: &rmqpb.Resource{Name: c.group}, Topic: topicResource,
+		Entries: []*rmqpb.AckMessageEntry{{MessageId: id, ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()}},
+	})
+	if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK {
+		c.history.endAck(c.group, id, began)
+	}
+}

@@ -1,0 +1,9 @@
+// Package crashtest kills a real server process again and again while clients
+// send and consume through gRPC, and then checks from the outside that the
+// server has kept what it had answered. The clients use the generated code of the
+// protocol and know nothing of how the server works.
+//
+// It has tests only. PERIGEE_BIN names the server's binary, by default one that
+// is built for the test; PERIGEE_KILLS says how often it is killed; PERIGEE_SEED
+// repeats the plan of an earlier run.
+package crashtest

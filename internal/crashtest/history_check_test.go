@@ -1,0 +1,110 @@
+package crashtest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The judge must be able to find every kind of fault.
+func TestJudgeFindsEachKindOfFault(t *testing.T) {
+	groups := map[string]string{"g": ""}
+	get := func(h *history, id string, offset int64, attempt int32) {
+		h.deliver(delivery{
+			group: "g", id: id, body: body(id), place: place{0, offset}, attempt: attempt,
+			began: time.Now(), at: time.Now(),
+		})
+	}
+	settle := func(h *history, id string) {
+		h.beginAck("g", id)
+		h.endAck("g", id, time.Now())
+	}
+	for name, c := range map[string]struct {
+		fault  string
+		stored int64
+		story  func(h *history)
+	}{
+		"none": {"", 2, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a", "b"}), 0)
+			get(h, "a", 0, 1)
+			get(h, "b", 1, 1)
+			settle(h, "b")
+			time.Sleep(invisible)
+			get(h, "a", 0, 2)
+			settle(h, "a")
+			h.beginSend("", []string{"unknown"})
+		}},
+		"lost": {"got 0 messages of the send", 0, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+		}},
+		"half a batch": {"got 1 messages of the send", 1, func(h *history) {
+			h.beginSend("", []string{"a", "b"})
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"invented": {"was never sent", 0, func(h *history) { get(h, "x", 0, 1) }},
+		"back after its ack": {"again (attempt 2) after its ack", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+			time.Sleep(invisible)
+			get(h, "a", 0, 2)
+		}},
+		"leased twice": {"before the lease of attempt 1 ended", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			get(h, "a", 0, 1)
+			time.Sleep(invisible / 2)
+			get(h, "a", 0, 2)
+			settle(h, "a")
+		}},
+		"attempts forgotten": {"as attempt 1 after attempt 2", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			get(h, "a", 0, 2)
+			time.Sleep(invisible)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"one place for two": {"are both at", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"b"}), 0)
+			get(h, "a", 0, 1)
+			get(h, "b", 0, 1)
+			settle(h, "a")
+			settle(h, "b")
+		}},
+		"hole": {"nothing was received from offset 1", 2, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"wrong offset": {"was answered with offset 7", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 7)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"gone without an ack": {"never acknowledged", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}), 0)
+			get(h, "a", 0, 1)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHistory()
+				c.story(h)
+				faults := h.judge(groups, map[int32]int64{0: c.stored})
+				if c.fault == "" {
+					require.Empty(t, faults)
+					return
+				}
+				require.NotEmpty(t, faults)
+				all := ""
+				for _, f := range faults {
+					all += f + "\n"
+				}
+				require.Contains(t, all, c.fault)
+			})
+		})
+	}
+}

@@ -1,0 +1,202 @@
+package crashtest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// binary returns the server to test: the one in PERIGEE_BIN, or a new one.
+func binary(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("PERIGEE_BIN"); path != "" {
+		path, err := filepath.Abs(path)
+		require.NoError(t, err)
+		require.FileExists(t, path, "PERIGEE_BIN")
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "perigee")
+	cmd := exec.Command("go", "build", "-o", path, "../../cmd/perigee")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "go build: %s", out)
+	return path
+}
+
+// A process is one life of the server.
+type process struct {
+	cmd   *exec.Cmd
+	ready chan string // the address, once
+	ended chan struct{}
+	log   *os.File
+}
+
+func startProcess(bin, dataDir, flush string, log *os.File) (*process, error) {
+	cmd := exec.Command(bin, "standalone", "--json", "--data-dir", dataDir, "--flush", flush,
+		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--segment-size", "256KiB", "--max-body-size", "64KiB", "--tls-mode", "disabled")
+	cmd.Stderr = log
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, ready: make(chan string, 1), ended: make(chan struct{}), log: log}
+	go func() {
+		defer close(p.ended)
+		var info struct {
+			GRPCAddr string `json:"grpc_addr"`
+		}
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			if json.Unmarshal(lines.Bytes(), &info) == nil && info.GRPCAddr != "" {
+				p.ready <- info.GRPCAddr
+				break
+			}
+		}
+		_ = cmd.Wait() // ends with a signal, as a rule
+	}()
+	return p, nil
+}
+
+// kill ends the process at once and waits until it has.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended already
+	<-p.ended
+}
+
+// A server is the process of the moment and the way to it.
+type server struct {
+	bin, dataDir, flush string
+	log                 *os.File
+
+	mu struct {
+		sync.Mutex
+		process *process
+		conn    *grpc.ClientConn
+		up      chan struct{} // closed while conn is good
+	}
+}
+
+func newServer(t *testing.T, bin, flush string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	log, err := os.Create(filepath.Join(dir, "server.log"))
+	require.NoError(t, err)
+	s := &server{bin: bin, dataDir: filepath.Join(dir, "data"), flush: flush, log: log}
+	s.mu.up = make(chan struct{})
+	t.Cleanup(func() {
+		s.down()
+		if t.Failed() {
+			if b, err := os.ReadFile(log.Name()); err == nil {
+				t.Logf("the server's log ends with\n%s", b[max(0, len(b)-4000):])
+			}
+		}
+		_ = log.Close()
+	})
+	return s
+}
+
+// start starts the server and waits until it serves, which took so long.
+func (s *server) start() (time.Duration, error) {
+	began := time.Now()
+	p, err := startProcess(s.bin, s.dataDir, s.flush, s.log)
+	if err != nil {
+		return 0, err
+	}
+	var address string
+	timer := time.NewTimer(time.Minute)
+	defer timer.Stop()
+	select {
+	case address = <-p.ready:
+	case <-p.ended:
+		return 0, errors.New("the server ended before it was ready")
+	case <-timer.C:
+		p.kill()
+		return 0, errors.New("the server was not ready within a minute")
+	}
+	took := time.Since(began)
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig())
+	if err != nil {
+		p.kill()
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.process, s.mu.conn = p, conn
+	close(s.mu.up)
+	return took, nil
+}
+
+// down kills the server that runs, if one does.
+func (s *server) down() {
+	s.mu.Lock()
+	p, conn := s.mu.process, s.mu.conn
+	s.mu.process = nil
+	if p != nil {
+		s.mu.up = make(chan struct{})
+	}
+	s.mu.Unlock()
+	if p != nil {
+		p.kill()
+		_ = conn.Close()
+	}
+}
+
+// terminate asks the server to close and gives it so long before it is killed.
+func (s *server) terminate(grace time.Duration) {
+	s.mu.Lock()
+	p := s.mu.process
+	s.mu.Unlock()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ended:
+	}
+	s.down()
+}
+
+// killStarting starts the server and kills it after so long, ready or not.
+func (s *server) killStarting(after time.Duration) error {
+	p, err := startProcess(s.bin, s.dataDir, s.flush, s.log)
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	<-timer.C
+	p.kill()
+	return nil
+}
+
+// connection returns the way to the server, and waits while there is none.
+func (s *server) connection(ctx context.Context) (*grpc.ClientConn, error) {
+	for {
+		s.mu.Lock()
+		up, conn := s.mu.up, s.mu.conn
+		s.mu.Unlock()
+		select {
+		case <-up:
+			return conn, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
