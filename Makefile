@@ -30,7 +30,7 @@ help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/perigee, statically linked.
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
 
 run: build ## Run a standalone server with its data in perigee-data (ARGS=...).
 	exec $(BIN) standalone --data-dir perigee-data $(ARGS)

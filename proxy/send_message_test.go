@@ -188,6 +188,12 @@ func TestBatchLimitsRefuseTheWholeRequest(t *testing.T) {
 	require.ErrorIs(t, err, mq.ErrInvalid)
 }
 
+func TestALargerBodyLimitRaisesTheDefaultOfTheBatchLimit(t *testing.T) {
+	s := newTestServer(t, func(o *testOptions) { o.MaxBodySize = 33 << 20 })
+	require.Equal(t, 33<<20, s.opts.MaxBatchSize)
+	require.Equal(t, 32<<20, newTestServer(t).opts.MaxBatchSize)
+}
+
 func TestSendsToMissingAndClosedTopicsAreRefused(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "closed", router.TopicSpec{Permission: mq.PermRead})

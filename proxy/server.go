@@ -51,7 +51,8 @@ type Options struct {
 	StoreHost string
 	// MaxBodySize bounds the body of one message: 4 MiB by default.
 	MaxBodySize int
-	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by default.
+	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
+	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
@@ -83,7 +84,7 @@ func (o Options) withDefaults() Options {
 		o.MaxBodySize = 4 << 20
 	}
 	if o.MaxBatchSize == 0 {
-		o.MaxBatchSize = 32 << 20
+		o.MaxBatchSize = max(32<<20, o.MaxBodySize)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -70,6 +70,10 @@ func (s *Server) statusOf(ctx context.Context, err error) *rmqpb.Status {
 	}
 	for _, c := range codes {
 		if errors.Is(err, c.err) {
+			if errors.Is(c.err, mq.ErrStopped) {
+				// The cause may name files of the server. The shard has logged it.
+				return &rmqpb.Status{Code: c.code, Message: "the store has stopped; the server's log has the cause"}
+			}
 			return &rmqpb.Status{Code: c.code, Message: err.Error()}
 		}
 	}

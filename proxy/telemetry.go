@@ -108,6 +108,7 @@ type telemetry struct {
 	server *Server
 	client client
 	out    *session.Stream
+	unread bool // the log says so; the receiver's own
 
 	mu struct {
 		sync.Mutex
@@ -173,7 +174,8 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 		Status:  ok(),
 		Command: &rmqpb.TelemetryCommand_Settings{Settings: t.server.mergeSettings(ctx, t.client, settings)},
 	}
-	if !t.out.Send(reply) {
+	if !t.out.Send(reply) && !t.unread {
+		t.unread = true // once for each stream: the client decides how often this happens
 		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
 	}
 	if wait := quirks.SettingsAgain(t.client.Language); wait > 0 {

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,7 +151,8 @@ func TestRefusedSettingsEndTheStreamWithAReason(t *testing.T) {
 
 func TestClientThatDoesNotReadItsStreamBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTestServer(t)
+		var log bytes.Buffer
+		s := newTestServer(t, func(o *testOptions) { o.Logger = textLogger(&log) })
 		c := rmqpb.NewMessagingServiceClient(s.dial(t))
 		stream := open(t, c, from(t, "c"))
 		topics := make([]string, 2000)
@@ -164,6 +167,7 @@ func TestClientThatDoesNotReadItsStreamBlocksNobody(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, "last", s.sessions.Get("c").Settings().GetPublishing().GetTopics()[0].GetName())
 		require.False(t, s.sessions.Get("c").Send(&rmqpb.TelemetryCommand{}), "its queue is full")
+		require.Equal(t, 1, strings.Count(log.String(), "does not read"), "a client must not fill the log")
 	})
 }
 

@@ -37,7 +37,7 @@ func (s *snapshot) group(name mq.Resource) (*mq.Group, error) {
 	if checkGroupName(name) != nil {
 		return nil, fmt.Errorf("%w: %q", mq.ErrGroupNotFound, mq.Shorten(name.String()))
 	}
-	return nil, fmt.Errorf("%w: %q; create it with: perigee group create %s", mq.ErrGroupNotFound, name, name)
+	return nil, fmt.Errorf("%w: %q; create it with: perigee group create %s", mq.ErrGroupNotFound, name, commandLine(name))
 }
 
 // GroupByID returns the group with that id. The error matches

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -33,23 +34,73 @@ func openEmbedded(fs vfs.FS, dir string, log *slog.Logger) (*embedded, error) {
 		return nil, err
 	}
 	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log}}
-	err := catchPanic(func() (err error) {
-		e.db, err = pebble.Open(dir, &pebble.Options{
-			FS:                 fs,
-			FormatMajorVersion: pebble.FormatWALSyncChunks,
-			CacheSize:          1 << 20,
-			MemTableSize:       1 << 20,
-			Logger:             e.logger,
-		})
-		return err
-	})
-	if err != nil {
+	if err := e.checkRevision(); err != nil {
+		return nil, err
+	}
+	var err error
+	if e.db, err = e.openDB(false); err != nil {
 		return nil, err
 	}
 	if err := e.Err(); err != nil {
 		return nil, errors.Join(err, e.db.Close())
 	}
 	return e, nil
+}
+
+func (e *embedded) openDB(readOnly bool) (db *pebble.DB, err error) {
+	err = catchPanic(func() (err error) {
+		db, err = pebble.Open(e.dir, &pebble.Options{
+			FS:                 e.fs,
+			FormatMajorVersion: pebble.FormatWALSyncChunks,
+			CacheSize:          1 << 20,
+			MemTableSize:       1 << 20,
+			Logger:             e.logger,
+			ReadOnly:           readOnly,
+		})
+		return err
+	})
+	return db, err
+}
+
+// checkRevision refuses a database that ends before the revision its guard
+// remembers, while nothing has been written: opening it for writing deletes the
+// log that Pebble could not read to its end, and with it what a repair needs.
+func (e *embedded) checkRevision() error {
+	known, err := readGuard(e.fs, e.fs.PathJoin(e.dir, guardName))
+	if err != nil {
+		return nil // a new database; if not, Load says what is wrong with it
+	}
+	db, err := e.openDB(true)
+	if err != nil {
+		return err
+	}
+	revision, err := lastRevision(db)
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	return compareRevisions(e.dir, known, revision)
+}
+
+func lastRevision(db *pebble.DB) (uint64, error) {
+	value, closer, err := db.Get([]byte(countersKey))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	entry := Entry{Key: countersKey, Value: slices.Clone(value)}
+	if err := errors.Join(closer.Close(), decodeVersion(entry)); err != nil {
+		return 0, err
+	}
+	return revisionOf([]Entry{entry})
+}
+
+func compareRevisions(dir string, known, revision uint64) error {
+	if known <= revision {
+		return nil
+	}
+	return &DamageError{File: dir, Entry: countersKey, Reason: fmt.Sprintf("%s says that revision %d was written, the database ends at %d", guardName, known, revision)}
 }
 
 // A panicError is an error with which Pebble panicked.
@@ -137,10 +188,7 @@ func (e *embedded) Load(ctx context.Context, yield func(Entry) error) error {
 	if e.guard, known, err = openGuard(e.fs, e.dir, isNew); err != nil {
 		return err
 	}
-	if known > revision {
-		return &DamageError{Entry: countersKey, Reason: fmt.Sprintf("%s says that revision %d was written, the database ends at %d", guardName, known, revision)}
-	}
-	return nil
+	return compareRevisions(e.dir, known, revision)
 }
 
 // revisionOf returns the revision among the entries of one change.

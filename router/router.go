@@ -112,7 +112,7 @@ func open(opts Options) (*Router, error) {
 	}
 	db, err := openEmbedded(opts.FS, opts.Dir, opts.Logger)
 	if err != nil {
-		return nil, fmt.Errorf("open metadata in %s: %w", opts.Dir, err)
+		return nil, located(err, "open", opts.Dir)
 	}
 	r.backend = db
 	if err := r.load(opts.Dir); err != nil {
@@ -126,17 +126,8 @@ func open(opts Options) (*Router, error) {
 func (r *Router) load(file string) error {
 	ctx := context.Background()
 	s, err := loadSnapshot(ctx, r.backend)
-	var damage *DamageError
-	var version *VersionError
-	switch {
-	case errors.As(err, &damage):
-		damage.File = cmp.Or(damage.File, file)
-		return damage
-	case errors.As(err, &version):
-		version.File = cmp.Or(version.File, file)
-		return version
-	case err != nil:
-		return fmt.Errorf("read metadata in %s: %w", file, err)
+	if err != nil {
+		return located(err, "read", file)
 	}
 	if s.revision == 0 {
 		first := s.edit()
@@ -147,6 +138,22 @@ func (r *Router) load(file string) error {
 	}
 	r.current.Store(s)
 	return nil
+}
+
+// located returns err, met by the verb, with the file it is about.
+func located(err error, verb, file string) error {
+	var damage *DamageError
+	var version *VersionError
+	switch {
+	case errors.As(err, &damage):
+		damage.File = cmp.Or(damage.File, file)
+		return damage
+	case errors.As(err, &version):
+		version.File = cmp.Or(version.File, file)
+		return version
+	default:
+		return fmt.Errorf("%s metadata in %s: %w", verb, file, err)
+	}
 }
 
 func loadSnapshot(ctx context.Context, backend Backend) (*snapshot, error) {
@@ -237,6 +244,12 @@ func (r *Router) Err() error {
 		return *failed
 	}
 	return r.backend.Err()
+}
+
+// LastIDs returns the last ids handed out. Nobody has ever seen a higher one.
+func (r *Router) LastIDs() (mq.TopicID, mq.GroupID) {
+	s := r.current.Load()
+	return s.lastTopic, s.lastGroup
 }
 
 // Revision returns the number of the newest snapshot. It grows by one with

@@ -332,6 +332,22 @@ func TestEnsureCreatesOnlyWhereTheCallerDecidedSo(t *testing.T) {
 	require.ErrorIs(t, err, mq.ErrIllegalGroup)
 }
 
+func TestAMissingNameComesWithTheCommandThatCreatesIt(t *testing.T) {
+	r := mustOpen(t, vfs.NewMem())
+	for name, want := range map[mq.Resource]string{
+		{Name: "a"}:                     "create a",
+		{Namespace: "n", Name: "a"}:     "create a --namespace n",
+		{Namespace: "n|m", Name: "a|b"}: "create 'a|b' --namespace 'n|m'",
+	} {
+		_, err := r.Topic(t.Context(), name)
+		require.ErrorIs(t, err, mq.ErrTopicNotFound)
+		require.True(t, strings.HasSuffix(err.Error(), "perigee topic "+want), err.Error())
+		_, err = r.Group(t.Context(), name)
+		require.ErrorIs(t, err, mq.ErrGroupNotFound)
+		require.True(t, strings.HasSuffix(err.Error(), "perigee group "+want), err.Error())
+	}
+}
+
 func TestConcurrentEnsuresCreateOnce(t *testing.T) {
 	r := mustOpen(t, vfs.NewMem(), func(o *Options) { o.AutoCreateTopics, o.AutoCreateGroups = true, true })
 	const names, callers = 20, 8

@@ -42,7 +42,7 @@ func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
 	if checkTopicName(name) != nil {
 		return nil, fmt.Errorf("%w: %q", mq.ErrTopicNotFound, mq.Shorten(name.String()))
 	}
-	return nil, fmt.Errorf("%w: %q; create it with: perigee topic create %s", mq.ErrTopicNotFound, name, name)
+	return nil, fmt.Errorf("%w: %q; create it with: perigee topic create %s", mq.ErrTopicNotFound, name, commandLine(name))
 }
 
 // TopicByID returns the topic with that id, be it a dead-letter topic. The

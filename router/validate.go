@@ -96,3 +96,18 @@ func checkGroup(g *mq.Group) error {
 	}
 	return nil
 }
+
+// commandLine returns name as the arguments of the commands that create it. Of
+// the legal characters a shell minds the vertical bar.
+func commandLine(name mq.Resource) string {
+	quote := func(s string) string {
+		if strings.Contains(s, "|") {
+			return "'" + s + "'"
+		}
+		return s
+	}
+	if name.Namespace == "" {
+		return quote(name.Name)
+	}
+	return quote(name.Name) + " --namespace " + quote(name.Namespace)
+}

@@ -37,6 +37,7 @@ type Options struct {
 	ZeroFill      int64
 	CacheSize     int64
 	Logger        *slog.Logger
+	OnFailure     func()
 }
 
 // Names in the data directory.
@@ -73,7 +74,7 @@ func Open(opts Options) (*Store, error) {
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
-			Logger: opts.Logger,
+			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())

@@ -3,17 +3,29 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/perigee-mq/perigee/mq"
 )
 
 // reconcile deletes from the store what the router no longer knows: what was
-// deleted just before the process ended last time.
+// deleted just before the process ended last time. An id that the router has
+// never handed out was not deleted: then the metadata is lost or older than the
+// store, and the messages are kept for whoever brings it back.
 func (n *node) reconcile(ctx context.Context) error {
 	topics, groups, err := n.store.Registered(ctx)
 	if err != nil {
 		return err
+	}
+	lastTopic, lastGroup := n.router.LastIDs()
+	unknown := slices.ContainsFunc(topics, func(id mq.TopicID) bool { return id > lastTopic }) ||
+		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
+	if unknown {
+		dir := filepath.Join(n.cfg.DataDir, routerDir)
+		return fmt.Errorf("metadata in %s: the store holds topics or groups that it has never known: it is missing or older than the store; bring back the one that belongs to it", dir)
 	}
 	for _, id := range topics {
 		if _, err := n.router.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {

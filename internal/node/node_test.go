@@ -31,10 +31,18 @@ type running struct {
 	done   chan error
 }
 
-func start(t *testing.T, dir string) *running {
-	t.Helper()
+func configOf(dir string, change ...func(*config.Config)) config.Config {
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = dir, "127.0.0.1:0", "127.0.0.1:0"
+	for _, c := range change {
+		c(&cfg)
+	}
+	return cfg
+}
+
+func start(t *testing.T, dir string, change ...func(*config.Config)) *running {
+	t.Helper()
+	cfg := configOf(dir, change...)
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{cancel: cancel, done: make(chan error, 1)}
 	ready := make(chan node.Info, 1)

@@ -74,6 +74,9 @@ type Effects struct {
 	UsedUp []keyspace.Ref
 	// Gone says that a topic or group was deleted.
 	Gone bool
+	// Lost counts the deliveries that were dropped because their message is no
+	// longer stored.
+	Lost uint64
 }
 
 // An Arrival is one new message. Tag aliases the command's payload.
@@ -109,8 +112,8 @@ type Machine struct {
 
 	// Effects grows with every Apply; the caller resets it.
 	Effects Effects
-	// Lost counts deliveries dropped because their message is no longer stored.
-	Lost uint64
+	// Written counts the bytes of effects that were committed.
+	Written uint64
 
 	key, val []byte // scratch
 }
@@ -282,9 +285,11 @@ func (m *Machine) Commit() error {
 	if err := m.batch.Set(m.key, m.val, nil); err != nil {
 		return err
 	}
+	size := m.batch.Len() // Apply may take the contents away
 	if err := m.db.Apply(m.batch, pebble.NoSync); err != nil {
 		return err
 	}
+	m.Written += uint64(size)
 	if err := m.batch.Close(); err != nil {
 		return err
 	}

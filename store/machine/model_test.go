@@ -17,6 +17,9 @@ type model struct {
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*modelSub
 	seq    uint64
+
+	goneTopics map[mq.TopicID]bool
+	goneGroups map[mq.GroupID]bool
 }
 
 type modelMessage struct {
@@ -34,10 +37,16 @@ func newModel() *model {
 		topics: map[mq.TopicID][][]modelMessage{},
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*modelSub{},
+
+		goneTopics: map[mq.TopicID]bool{},
+		goneGroups: map[mq.GroupID]bool{},
 	}
 }
 
 func (m *model) topic(c *command.Topic) {
+	if m.goneTopics[c.ID] {
+		return
+	}
 	queues := m.topics[c.ID]
 	for len(queues) < int(c.Queues) {
 		queues = append(queues, nil)
@@ -47,6 +56,7 @@ func (m *model) topic(c *command.Topic) {
 
 func (m *model) deleteTopic(id mq.TopicID) {
 	delete(m.topics, id)
+	m.goneTopics[id] = true
 	for sub := range m.subs {
 		if sub.Topic == id {
 			delete(m.subs, sub)
@@ -56,6 +66,7 @@ func (m *model) deleteTopic(id mq.TopicID) {
 
 func (m *model) deleteGroup(id mq.GroupID) {
 	delete(m.groups, id)
+	m.goneGroups[id] = true
 	for sub := range m.subs {
 		if sub.Group == id {
 			delete(m.subs, sub)

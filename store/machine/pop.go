@@ -148,7 +148,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		return false, err
 	}
 	if !found {
-		m.Lost++
+		m.Effects.Lost++
 		return true, m.drop(p.s, ref, l)
 	}
 	if !p.wants(e.Tag) {

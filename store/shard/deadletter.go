@@ -78,6 +78,9 @@ func (s *Shard) moveUsedUp() (all bool) {
 		}
 		for _, ref := range refs {
 			err := s.moveToDeadLetter(ctx, ref, 0, ReasonAttempts)
+			if errors.Is(err, mq.ErrStopped) {
+				return false
+			}
 			if err != nil && !errors.Is(err, mq.ErrLeaseEnded) {
 				all = false
 				s.logger.Error("dead letter not stored", "topic_id", ref.Topic, "queue", ref.Queue, "offset", ref.Offset, "error", err)

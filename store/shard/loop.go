@@ -36,7 +36,9 @@ type round struct {
 	staged []*request
 	topics map[mq.TopicID]uint64 // registered in this round, with their versions
 	groups map[mq.GroupID]uint64
-	res    machine.Result // of commands that nobody waits for
+	// expires says that the round begins with the end of leases.
+	expires bool
+	res     machine.Result // of commands that nobody waits for
 }
 
 func (rd *round) reset() {
@@ -71,6 +73,9 @@ func (s *Shard) loop() {
 		}
 		s.gather(rd)
 		err := s.Err() // what waits when the shard fails is not carried out
+		if err == nil {
+			err = s.room()
+		}
 		if err == nil {
 			err = s.turn(rd)
 		}
@@ -143,7 +148,7 @@ func (s *Shard) turn(rd *round) error {
 	if err != nil {
 		return err
 	}
-	if due {
+	if rd.expires = due; due {
 		s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: expireLimit})
 	}
 	for i, r := range rd.requests {
@@ -236,17 +241,13 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 			return false, refusal, err
 		}
 	}
-	switch r.kind {
-	case command.KindPop:
-		if r.pop.After > 0 {
-			break
-		}
+	if size := r.size(); size > s.log.MaxPayload() {
+		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
+	}
+	// A round that ends leases may make something ready for the pops behind.
+	if r.kind == command.KindPop && r.pop.After == 0 && !rd.expires {
 		if may, err := s.machine.MayPop(r.pop.Group, r.pop.Topic); !may || err != nil {
 			return false, nil, err
-		}
-	case command.KindAppend:
-		if size := int64(r.append.Size()); size > s.log.MaxPayload() {
-			return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 		}
 	}
 	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
@@ -318,6 +319,7 @@ func (s *Shard) wake() {
 	if len(e.UsedUp) > 0 {
 		signal(s.usedUp)
 	}
+	s.stats.lost.Add(e.Lost)
 	e.Reset()
 }
 

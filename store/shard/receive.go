@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -21,6 +22,9 @@ const popScan = 2048
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
 func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error) {
+	if r.Max < 1 || r.Max > math.MaxInt32 || r.Invisible <= 0 {
+		return nil, fmt.Errorf("receive of %d messages for %s: %w", r.Max, r.Invisible, mq.ErrInvalid)
+	}
 	popped, popID, err := s.pop(ctx, r)
 	if err == nil && len(popped) == 0 && r.Wait > 0 {
 		popped, popID, err = s.wait(ctx, r)
@@ -44,9 +48,13 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 	for {
 		s.waiters.register(w, sub, r.Tags)
 		popped, popID, err = s.pop(ctx, r)
+		if err == nil && len(popped) == 0 && ctx.Err() != nil {
+			err = context.Cause(ctx) // it may not have looked at all
+		}
 		if err != nil || len(popped) > 0 {
 			s.waiters.unregister(w)
-			if len(popped) == r.Max {
+			if err != nil || len(popped) == r.Max {
+				// What it was woken for may still be there.
 				s.waiters.passOn(sub, r.Tags)
 			}
 			return popped, popID, err

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"encoding/binary"
+
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -48,6 +50,29 @@ func (s *Shard) release(r *request) {
 func (r *request) answer(err error) {
 	r.err = err
 	r.done <- struct{}{}
+}
+
+// size bounds the length of the command's encoding. Beside these parts a command
+// has a few numbers of fixed size.
+func (r *request) size() int64 {
+	const numbers, leaseRefSize, leaseChangeSize = 64, 4 + 8 + 8, 4 + 8 + 8 + 8 + 1
+	n := numbers
+	switch r.kind {
+	case command.KindAppend:
+		n = r.append.Size()
+	case command.KindPop:
+		for _, tag := range r.pop.Tags {
+			n += len(tag) + binary.MaxVarintLen32
+		}
+	case command.KindAck:
+		n += len(r.ack.Leases) * leaseRefSize
+	case command.KindChange:
+		n += len(r.change.Changes) * leaseChangeSize
+	case command.KindDeadLetter:
+		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
+		n += one.Size()
+	}
+	return int64(n)
 }
 
 // encoder returns the command, made at now.

@@ -54,6 +54,9 @@ type Options struct {
 	CacheSize int64
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
+	// OnFailure is called once when the shard stops for good, with Err set. It
+	// must be quick and call nothing of the shard but Err. Nil: nobody is told.
+	OnFailure func()
 }
 
 func (o Options) withDefaults() Options {
@@ -81,6 +84,9 @@ type Shard struct {
 	db      *pebble.DB
 	machine *machine.Machine // the loop's alone
 	clock   clock            // the loop's alone
+
+	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
+	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
 
 	requests chan *request
 	pool     sync.Pool // of *request
@@ -115,16 +121,18 @@ func Open(opts Options) (*Shard, error) {
 		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
 	}
 	s := &Shard{
-		opts:     opts,
-		logger:   opts.Logger,
-		requests: make(chan *request, 4096),
-		unsynced: make(chan struct{}, 1),
-		usedUp:   make(chan struct{}, 1),
-		closing:  make(chan struct{}),
-		stop:     make(chan struct{}),
-		failed:   make(chan struct{}),
+		opts:       opts,
+		logger:     opts.Logger,
+		requests:   make(chan *request, 4096),
+		viewsMoved: make(chan struct{}, 1),
+		unsynced:   make(chan struct{}, 1),
+		usedUp:     make(chan struct{}, 1),
+		closing:    make(chan struct{}),
+		stop:       make(chan struct{}),
+		failed:     make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
+		close(s.closing) // lets a flush go that failed and is held
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
 	}
 	s.running.Go(s.loop)
@@ -188,6 +196,9 @@ func (s *Shard) fail(cause error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.logger.Error("shard stopped", "error", cause)
 		close(s.failed)
+		if s.opts.OnFailure != nil {
+			s.opts.OnFailure()
+		}
 	}
 }
 

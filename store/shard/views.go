@@ -16,6 +16,17 @@ import (
 // memTableSize bounds what a restart has to replay, beside checkpointBytes.
 const memTableSize = 32 << 20
 
+// Bounds of what the views may have on its way to disk: bytes in memory, and
+// tables on top of each other. Beyond them the loop waits, see room. Pebble would
+// wait by itself, but for ever when the disk fails.
+const (
+	viewsInMemory  = 4 * memTableSize
+	viewsSublevels = 12
+	noViewsBound   = 1 << 20
+	// viewsLook is after how many bytes of effects the bounds are looked at.
+	viewsLook = memTableSize / 4
+)
+
 func openViews(s *Shard) (*pebble.DB, error) {
 	cache := pebble.NewCache(s.opts.CacheSize)
 	defer cache.Unref() // the database keeps its own reference
@@ -25,15 +36,20 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		Cache:                       cache,
 		DisableWAL:                  true, // the commit log is the only one
 		MemTableSize:                memTableSize,
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: noViewsBound,
+		L0StopWritesThreshold:       noViewsBound,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Logger:                      viewsLogger{s},
 		// A flush that failed is tried again at once and for ever: the shard
 		// stops, and orderedFS holds the next try.
-		EventListener: &pebble.EventListener{BackgroundError: func(err error) {
-			s.fail(fmt.Errorf("views: %w", err))
-			<-opened
-		}},
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) {
+				s.fail(fmt.Errorf("views: %w", err))
+				<-opened
+			},
+			FlushEnd:      func(pebble.FlushInfo) { signal(s.viewsMoved) },
+			CompactionEnd: func(pebble.CompactionInfo) { signal(s.viewsMoved) },
+		},
 	}
 	// The scheduler without a ticker: nothing wakes an idle shard ten times a
 	// second, and no goroutine is left behind by an open that fails. Flushes and
@@ -60,6 +76,26 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		// goroutine cannot be ended: it is held where it is, and the process is
 		// expected to give up.
 		return nil, s.Err()
+	}
+}
+
+// room waits until the views may grow, or the shard fails. The loop calls it when
+// everything is committed.
+func (s *Shard) room() error {
+	if s.machine.Written-s.viewsSeen < viewsLook {
+		return nil
+	}
+	for {
+		m := s.db.Metrics()
+		if m.MemTable.Size <= viewsInMemory && m.Levels[0].Sublevels <= viewsSublevels {
+			s.viewsSeen = s.machine.Written
+			return nil
+		}
+		select {
+		case <-s.viewsMoved:
+		case <-s.failed:
+			return s.Err()
+		}
 	}
 }
 
@@ -151,10 +187,16 @@ func (s *Shard) replay() error {
 		if err := s.machine.Apply(recordOf(rec), &res); err != nil {
 			return err
 		}
-		if n%256 == 0 {
-			return s.machine.Commit()
+		if n%256 != 0 {
+			return nil
 		}
-		return nil
+		if err := s.machine.Commit(); err != nil {
+			return err
+		}
+		if err := s.Err(); err != nil {
+			return err
+		}
+		return s.room()
 	})
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 package shard
 
 import (
-	"strings"
+	"encoding/binary"
 	"sync"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -36,6 +36,15 @@ type listKey struct {
 	filter string
 }
 
+// keyOf tells filters apart whatever their tags are; it is empty without one.
+func keyOf(sub keyspace.Sub, tags []string) listKey {
+	var filter []byte
+	for _, tag := range tags {
+		filter = append(binary.AppendUvarint(filter, uint64(len(tag))), tag...)
+	}
+	return listKey{sub: sub, filter: string(filter)}
+}
+
 // waiters are all receives of the shard that wait.
 type waiters struct {
 	mu     sync.Mutex
@@ -58,10 +67,7 @@ func (l *waitList) matches(tag []byte) bool {
 
 // register puts w at the end of its queue.
 func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
-	key := listKey{sub: sub}
-	if len(tags) > 0 {
-		key.filter = strings.Join(tags, "|") // no tag holds a vertical bar
-	}
+	key := keyOf(sub, tags)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	l := ws.lists[key]
@@ -104,11 +110,7 @@ func (ws *waiters) unregister(w *waiter) {
 func (ws *waiters) passOn(sub keyspace.Sub, tags []string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	key := listKey{sub: sub}
-	if len(tags) > 0 {
-		key.filter = strings.Join(tags, "|")
-	}
-	ws.wakeLocked(ws.lists[key])
+	ws.wakeLocked(ws.lists[keyOf(sub, tags)])
 }
 
 func (ws *waiters) removeLocked(w *waiter) {

@@ -1,0 +1,81 @@
+package node_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/node"
+)
+
+func TestHealthFailsWithTheStore(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir, func(c *config.Config) { c.SegmentSize, c.MaxBodySize = 128<<10, 32<<10 })
+	watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	first, err := watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, first.GetStatus())
+	_, err = r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+	require.NoError(t, err)
+
+	// Without its folder the log cannot begin another segment.
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, node.StoreDir, "shards", config.Default().Shard, "log")))
+	sent := 0
+	for r.send(t, "t").GetCode() == rmqpb.Code_OK {
+		sent++
+		require.Less(t, sent, 10_000, "the log goes on without its folder")
+	}
+	then, err := watch.Recv()
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, then.GetStatus())
+	r.cancel()
+	require.Error(t, <-r.done)
+}
+
+func TestMetadataThatIsGoneDeletesNoMessage(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	_, err := r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "t").GetCode())
+	r.stop(t)
+
+	metadata, elsewhere := filepath.Join(dir, "router"), filepath.Join(t.TempDir(), "router")
+	require.NoError(t, os.Rename(metadata, elsewhere))
+	err = node.Run(t.Context(), configOf(dir), slog.New(slog.DiscardHandler), func(node.Info) {})
+	require.ErrorContains(t, err, metadata)
+
+	require.NoError(t, os.RemoveAll(metadata))
+	require.NoError(t, os.Rename(elsewhere, metadata))
+	r = start(t, dir)
+	code, bodies, err := r.receive(context.Background(), "t", 0)
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, code)
+	require.Equal(t, []string{"x"}, bodies)
+	r.stop(t)
+}
+
+func TestAHealthWatchEndsWithTheNode(t *testing.T) {
+	r := start(t, t.TempDir())
+	watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = watch.Recv()
+	require.NoError(t, err)
+	r.stop(t)
+	for err == nil { // it may see the end coming
+		_, err = watch.Recv()
+	}
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "closing", "it was cut off")
+}
