@@ -466,35 +466,3 @@ func TestDeletedViewsAreRebuiltFromTheLog(t *testing.T) {
 		c.requireKept(mem)
 	})
 }
-
-func TestFlippedBitInTheViewsIsNamedOrHarmless(t *testing.T) {
-	seed := seeds(t, 1)[0]
-	t.Logf("PERIGEE_SEED=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	const flips = 200
-	opened, named := 0, 0
-	for n := range flips {
-		synctest.Test(t, func(t *testing.T) {
-			mem, c := filled(t)
-			files := filesIn(t, mem, shard.ViewsDir(mem, "node/shard"))
-			name := files[n%len(files)]
-			b := contents(t, mem, name)
-			if len(b) == 0 {
-				return
-			}
-			bit := rng.IntN(len(b) * 8)
-			b[bit/8] ^= 1 << (bit % 8)
-			rewrite(t, mem, name, b)
-			err := c.open(mem)
-			if err == nil {
-				opened++
-				require.NoError(t, c.s.Close())
-				c.requireKept(mem)
-				return
-			}
-			named++
-			require.Contains(t, err.Error(), shard.ViewsDir(mem, "node/shard"), "bit %d of %s", bit, name)
-		})
-	}
-	t.Logf("%d flips: %d opened without loss, %d refused", opened+named, opened, named)
-}

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -51,10 +52,8 @@ func openViews(s *Shard) (*pebble.DB, error) {
 			CompactionEnd: func(pebble.CompactionInfo) { signal(s.viewsMoved) },
 		},
 	}
-	// The scheduler without a ticker: nothing wakes an idle shard ten times a
-	// second, and no goroutine is left behind by an open that fails. Flushes and
-	// ends of compactions look for more work anyway.
-	opts.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
+	compactions := newCompactions(s)
+	opts.Experimental.CompactionScheduler = compactions
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
@@ -70,6 +69,7 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	select {
 	case r := <-done:
 		close(opened)
+		compactions.allowed.Store(true)
 		return r.db, r.err
 	case <-s.failed:
 		// Pebble waits in Open for a flush that it would try for ever. That
@@ -77,6 +77,33 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		// expected to give up.
 		return nil, s.Err()
 	}
+}
+
+// compactions is Pebble's scheduler of them, without its ticker: nothing wakes an
+// idle shard ten times a second, and no goroutine is left behind by an open that
+// fails. Flushes and ends of compactions look for more work anyway. None starts
+// while the views are being opened, where one that fails would be waited for for
+// ever, and none once the shard has failed, when each would fail and be tried
+// again at once.
+type compactions struct {
+	*pebble.ConcurrencyLimitScheduler
+	shard   *Shard
+	allowed atomic.Bool
+}
+
+func newCompactions(s *Shard) *compactions {
+	return &compactions{
+		ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest(),
+		shard:                     s,
+	}
+}
+
+// TrySchedule implements pebble.CompactionScheduler.
+func (c *compactions) TrySchedule() (bool, pebble.CompactionGrantHandle) {
+	if !c.allowed.Load() || c.shard.Err() != nil {
+		return false, nil
+	}
+	return c.ConcurrencyLimitScheduler.TrySchedule()
 }
 
 // room waits until the views may grow, or the shard fails. The loop calls it when
