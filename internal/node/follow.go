@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/router"
 )
 
 // reconcile deletes from the store what the router no longer knows: what was
@@ -45,26 +46,29 @@ func (n *node) reconcile(ctx context.Context) error {
 }
 
 // follow carries changes of topics and groups into the store, until ctx ends.
-func (n *node) follow(ctx context.Context) {
-	watch := n.router.Watch()
+func (n *node) follow(ctx context.Context, watch *router.Watch) {
 	for {
 		changes, err := watch.Next(ctx)
 		if err != nil {
 			return // ctx has ended, or the router was closed
 		}
-		for _, c := range changes {
-			var err error
-			switch {
-			case c.TopicID != 0 && c.Topic == nil:
-				err = n.store.DeleteTopic(ctx, c.TopicID)
-			case c.GroupID != 0 && c.Group == nil:
-				err = n.store.DeleteGroup(ctx, c.GroupID)
-			case c.GroupID != 0:
-				err = n.store.UpdateGroup(ctx, c.Group)
-			}
-			if err != nil && ctx.Err() == nil {
-				n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)
-			}
+		n.carry(ctx, changes)
+	}
+}
+
+func (n *node) carry(ctx context.Context, changes []router.Change) {
+	for _, c := range changes {
+		var err error
+		switch {
+		case c.TopicID != 0 && c.Topic == nil:
+			err = n.store.DeleteTopic(ctx, c.TopicID)
+		case c.GroupID != 0 && c.Group == nil:
+			err = n.store.DeleteGroup(ctx, c.GroupID)
+		case c.GroupID != 0:
+			err = n.store.UpdateGroup(ctx, c.Group)
+		}
+		if err != nil && ctx.Err() == nil {
+			n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)
 		}
 	}
 }

@@ -125,7 +125,15 @@ func (n *node) start() (err error) {
 	if err := n.reconcile(background); err != nil {
 		return err
 	}
-	n.background.Go(func() { n.follow(background) })
+	// The first look comes before the first call, or a deletion in between would
+	// be none to see.
+	watch := n.router.Watch()
+	changes, err := watch.Next(background)
+	if err != nil {
+		return err
+	}
+	n.carry(background, changes)
+	n.background.Go(func() { n.follow(background, watch) })
 	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
 	n.recovered.set()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -257,8 +265,12 @@ func (n *node) stop() error {
 			n.grpcServer.Stop()
 			<-stopped
 		}
-	} else if n.grpcListener != nil {
-		errs = append(errs, n.grpcListener.Close())
+	}
+	if n.grpcListener != nil {
+		// A server that has served has closed it.
+		if err := n.grpcListener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
 	if n.proxy != nil {
 		n.proxy.Close()

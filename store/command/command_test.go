@@ -33,7 +33,7 @@ func samples() map[command.Kind]encoder {
 		command.KindGroupDelete: &command.GroupDelete{Time: 1, ID: 2},
 		command.KindAppend:      &command.Append{Time: 1, Topic: 2, Queue: 3, Messages: []*mq.Message{msg, {ID: "x"}}},
 		command.KindPop: &command.Pop{
-			Time: 1, Topic: 2, Group: 3, Max: 32, Invisible: 4, Scan: 5, After: 6, Tags: []string{"blue", "red"},
+			Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5, After: 6, Tags: []string{"blue", "red"},
 		},
 		command.KindAck: &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
 		command.KindChange: &command.Change{Time: 1, Topic: 2, Group: 3, Changes: []command.LeaseChange{

@@ -11,10 +11,13 @@ import (
 // then new messages, from any queue of the topic on the shard. Its Time is the
 // pop id of what it delivers.
 type Pop struct {
-	Time      int64
-	Topic     mq.TopicID
-	Group     mq.GroupID
-	Max       int32
+	Time  int64
+	Topic mq.TopicID
+	Group mq.GroupID
+	Max   int32
+	// Bytes ends the pop when the stored messages delivered take as much, 0: never.
+	// One message is delivered whatever its size.
+	Bytes     uint32
 	Invisible int64 // nanoseconds until the messages come back
 	// Scan bounds how many index entries the command looks at.
 	Scan int32
@@ -31,6 +34,7 @@ func (c *Pop) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Topic))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Group))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Max))
+	dst = binary.BigEndian.AppendUint32(dst, c.Bytes)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(c.Invisible))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Scan))
 	dst = binary.BigEndian.AppendUint64(dst, c.After)
@@ -46,7 +50,7 @@ func DecodePop(b []byte) (Pop, error) {
 	r := reader{b: b}
 	c := Pop{
 		Time: int64(r.u64()), Topic: mq.TopicID(r.u32()), Group: mq.GroupID(r.u32()),
-		Max: int32(r.u32()), Invisible: int64(r.u64()), Scan: int32(r.u32()), After: r.u64(),
+		Max: int32(r.u32()), Bytes: r.u32(), Invisible: int64(r.u64()), Scan: int32(r.u32()), After: r.u64(),
 	}
 	if n := r.size(); n > 0 {
 		c.Tags = make([]string, 0, min(n, 64))

@@ -159,6 +159,7 @@ func (h *history) pop(*rapid.T) {
 	c := command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
+		Bytes:     rapid.SampledFrom([]uint32{0, 1, 50, 1000}).Draw(h.t, "bytes"),
 		Invisible: int64(rapid.SampledFrom([]time.Duration{1, time.Second, 10 * time.Second, 0, -time.Hour}).Draw(h.t, "invisible")),
 		Scan:      int32(rapid.SampledFrom([]int{1, 3, 100}).Draw(h.t, "scan")),
 		Tags:      rapid.SampledFrom([][]string{nil, {"Aa"}, {"Aa", "BB"}}).Draw(h.t, "tags"),

@@ -25,6 +25,7 @@ type model struct {
 type modelMessage struct {
 	id, tag string
 	time    int64
+	size    int
 }
 
 type modelSub struct {
@@ -82,7 +83,7 @@ func (m *model) append(topic mq.TopicID, queue mq.QueueID, now int64, msgs ...*m
 	}
 	first := len(queues[queue])
 	for _, msg := range msgs {
-		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, now})
+		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, now, len(command.AppendMessage(nil, msg))})
 	}
 	return mq.QueueOffset(first)
 }
@@ -133,14 +134,16 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 	s := m.sub(g, c.Topic)
 	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
 	wants := func(tag string) bool { return len(c.Tags) == 0 || slices.Contains(c.Tags, tag) }
+	bytes := 0
 	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
 		l.Attempt++
 		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), modelVisibleAt(c.Time, c.Invisible)
 		l.Nacked = false
 		s.leases[ref] = l
+		bytes += queues[ref.Queue][ref.Offset].size
 		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
 	}
-	full := func() bool { return len(popped) >= int(c.Max) }
+	full := func() bool { return len(popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
 	scan := c.Scan
 	for _, ref := range s.in(keyspace.Ready) {
 		l := s.leases[ref]

@@ -46,9 +46,13 @@ type pop struct {
 	t   *topic
 	s   *sub
 	res *Result
+	// bytes is what the messages delivered so far take.
+	bytes uint64
 }
 
-func (p *pop) full() bool { return len(p.res.Popped) >= int(p.Max) }
+func (p *pop) full() bool {
+	return len(p.res.Popped) >= int(p.Max) || p.Bytes > 0 && p.bytes >= uint64(p.Bytes)
+}
 
 func (p *pop) wants(tag []byte) bool {
 	if len(p.Tags) == 0 {
@@ -165,6 +169,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease) error {
 	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), visibleAt(p.Time, p.Invisible)
 	l.Nacked = false
+	p.bytes += uint64(e.Size)
 	p.res.Popped = append(p.res.Popped, Popped{
 		Queue: ref.Queue, Offset: ref.Offset, Attempt: l.Attempt,
 		Pos: e.Pos, Size: e.Size, StoreTime: e.StoreTime,

@@ -33,8 +33,45 @@ const (
 	ReasonForward  = "forwarded by the consumer"
 )
 
-// retryDeadLetter is how long a copy that could not be made waits for the next try.
-const retryDeadLetter = 5 * time.Second
+// How long a copy that could not be made waits for the next try: twice as long
+// each time.
+const (
+	retryDeadLetter    = 5 * time.Second
+	maxRetryDeadLetter = 10 * time.Minute
+)
+
+// stuck are the used-up messages that could not be moved.
+type stuck map[keyspace.Ref]stuckLetter
+
+type stuckLetter struct {
+	next time.Time     // of the next try
+	wait time.Duration // before it
+}
+
+// failed notes that the message could not be moved at now.
+func (st stuck) failed(ref keyspace.Ref, now time.Time) {
+	wait := min(max(2*st[ref].wait, retryDeadLetter), maxRetryDeadLetter)
+	st[ref] = stuckLetter{next: now.Add(wait), wait: wait}
+}
+
+// forget drops those that a look since start should have tried and did not find:
+// they are settled.
+func (st stuck) forget(start time.Time) {
+	for ref, l := range st {
+		if !l.next.After(start) {
+			delete(st, ref)
+		}
+	}
+}
+
+// next returns how long to wait for the next try of any of them.
+func (st stuck) next(now time.Time) (wait time.Duration, any bool) {
+	wait = maxRetryDeadLetter
+	for _, l := range st {
+		wait = min(wait, max(l.next.Sub(now), 0))
+	}
+	return wait, len(st) > 0
+}
 
 // deadLetters moves used-up messages to the dead-letter topics of their groups,
 // whether or not anyone receives. A message that cannot be moved is tried again
@@ -43,6 +80,7 @@ func (s *Shard) deadLetters() {
 	signal(s.usedUp) // from before the start
 	timer := time.NewTimer(retryDeadLetter)
 	timer.Stop()
+	stuck := stuck{}
 	for {
 		select {
 		case <-s.closing:
@@ -52,18 +90,19 @@ func (s *Shard) deadLetters() {
 		case <-s.usedUp:
 		case <-timer.C:
 		}
-		if !s.moveUsedUp() {
-			timer.Reset(retryDeadLetter)
+		s.moveUsedUp(stuck)
+		if wait, any := stuck.next(time.Now()); any {
+			timer.Reset(wait)
 		}
 	}
 }
 
-// moveUsedUp moves every used-up message it can and reports whether that was all.
-func (s *Shard) moveUsedUp() (all bool) {
+// moveUsedUp moves every used-up message it can. Those in stuck wait for their time.
+func (s *Shard) moveUsedUp(stuck stuck) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	all = true
 	var after keyspace.Ref
+	start := time.Now()
 	for {
 		var refs []keyspace.Ref
 		err := s.look(ctx, func(m *machine.Machine) (err error) {
@@ -71,19 +110,27 @@ func (s *Shard) moveUsedUp() (all bool) {
 			return err
 		})
 		if err != nil {
-			return false
+			return
 		}
 		if len(refs) == 0 {
-			return all
+			stuck.forget(start)
+			return
 		}
 		for _, ref := range refs {
-			err := s.moveToDeadLetter(ctx, ref, 0, ReasonAttempts)
-			if errors.Is(err, mq.ErrStopped) {
-				return false
+			now := time.Now()
+			if now.Before(stuck[ref].next) {
+				continue
 			}
-			if err != nil && !errors.Is(err, mq.ErrLeaseEnded) {
-				all = false
-				s.logger.Error("dead letter not stored", "topic_id", ref.Topic, "queue", ref.Queue, "offset", ref.Offset, "error", err)
+			err := s.moveToDeadLetter(ctx, ref, 0, ReasonAttempts)
+			switch {
+			case errors.Is(err, mq.ErrStopped):
+				return
+			case err == nil || errors.Is(err, mq.ErrLeaseEnded):
+				delete(stuck, ref)
+			default:
+				stuck.failed(ref, now)
+				s.logger.Error("dead letter not stored", "topic_id", ref.Topic, "queue", ref.Queue, "offset", ref.Offset,
+					"next_try_after", stuck[ref].wait, "error", err)
 			}
 		}
 		after = refs[len(refs)-1]

@@ -17,6 +17,20 @@ import (
 // sparse filter goes on with the next pop, behind what waits meanwhile.
 const popScan = 2048
 
+// popBytes bounds the messages of one receive, which are all in memory until the
+// consumer has read them. One message is delivered whatever its size.
+const popBytes = 4 << 20
+
+// full reports whether popped is as much as one receive gets, so that there may
+// be more.
+func full(r mq.Receive, popped []machine.Popped) bool {
+	bytes := 0
+	for _, p := range popped {
+		bytes += int(p.Size)
+	}
+	return len(popped) == r.Max || bytes >= popBytes
+}
+
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
 // new messages, from any queue. It returns none when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
@@ -53,7 +67,7 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 		}
 		if err != nil || len(popped) > 0 {
 			s.waiters.unregister(w)
-			if err != nil || len(popped) == r.Max {
+			if err != nil || full(r, popped) {
 				// What it was woken for may still be there.
 				s.waiters.passOn(sub, r.Tags)
 			}
@@ -81,7 +95,7 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive) ([]machine.Popped, mq.Pop
 		req := s.newRequest(command.KindPop)
 		req.topic, req.group = r.Topic, r.Group
 		req.pop = command.Pop{
-			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max),
+			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
 		}
 		// The answer is awaited even when ctx ends: what it leases must be

@@ -477,3 +477,35 @@ func TestMissingFirstSegmentOfTheLogIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, names[1])
 	require.ErrorContains(t, err, "missing")
 }
+
+func TestReceiveIsBoundedInBytesAndTheRestGoesToTheNextOne(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s, err := shard.Open(shard.Options{Name: shardName, FS: vfs.NewMem(), Dir: "shard", Flush: mode, SegmentSize: 64 << 20, ZeroFill: -1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(1), groupOf(5)
+		got := make(chan int, 4)
+		for range 4 {
+			go func() { got <- len(receive(t, s, mq.Receive{Topic: topic, Group: group, Wait: time.Minute})) }()
+		}
+		synctest.Wait()
+		var msgs []*mq.Message
+		for i := range 12 {
+			big := message(fmt.Sprint(i), "")
+			big.Body = make([]byte, 1<<20)
+			msgs = append(msgs, big)
+		}
+		huge := message("huge", "")
+		huge.Body = make([]byte, 5<<20)
+		start := time.Now()
+		send(t, s, topic, 0, append(msgs, huge)...)
+		sum, most := 0, 0
+		for range 4 {
+			n := <-got
+			sum, most = sum+n, max(most, n)
+		}
+		require.Equal(t, 13, sum)
+		require.LessOrEqual(t, most, 4)
+		require.Less(t, time.Since(start), time.Second, "nobody waited for what another one left")
+	})
+}
