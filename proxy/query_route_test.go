@@ -137,10 +137,12 @@ func TestRouteListsShardsAndQueuesInAStableOrderWithIDsFromZero(t *testing.T) {
 	first := s.routeOf(t, as(t, "c"), "mixed")
 	var order []string
 	for _, q := range first.GetMessageQueues() {
-		order = append(order, q.GetBroker().GetName()+string(rune('0'+q.GetId())))
+		order = append(order, q.GetBroker().GetName()+string('0'+q.GetId()))
 		require.Zero(t, q.GetBroker().GetId())
-		require.Equal(t, []rmqpb.MessageType{rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY,
-			rmqpb.MessageType_TRANSACTION}, q.GetAcceptMessageTypes())
+		require.Equal(t, []rmqpb.MessageType{
+			rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY,
+			rmqpb.MessageType_TRANSACTION,
+		}, q.GetAcceptMessageTypes())
 	}
 	require.Equal(t, []string{"a0", "a1", "b0", "b1"}, order)
 	require.True(t, proto.Equal(first, s.routeOf(t, as(t, "c"), "mixed")))

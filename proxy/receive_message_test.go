@@ -263,7 +263,9 @@ func TestInvisibleDurationsOfAReceive(t *testing.T) {
 		}
 		for _, bad := range []*durationpb.Duration{
 			nil, durationpb.New(0), durationpb.New(-time.Second), durationpb.New(10*time.Second - 1),
-			durationpb.New(12*time.Hour + 1), {Seconds: 20, Nanos: -1}, {Seconds: 1 << 60},
+			durationpb.New(12*time.Hour + 1),
+			{Seconds: 20, Nanos: -1},
+			{Seconds: 1 << 60},
 		} {
 			a := receive(bad, false)
 			require.Equal(t, rmqpb.Code_ILLEGAL_INVISIBLE_TIME, a.code, bad)

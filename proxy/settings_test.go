@@ -185,7 +185,8 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	}
 	for _, fine := range []*rmqpb.Settings{
 		publisher(), publisher("unknown"), typed(publisher(), 0), subscriber(rmqpb.ClientType_SIMPLE_CONSUMER, "g"),
-		{PubSub: publisher().PubSub}, push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression = nil }),
+		{PubSub: publisher().PubSub},
+		push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression = nil }),
 	} {
 		require.NoError(t, validateSettings(anyClient, fine))
 	}

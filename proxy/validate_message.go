@@ -170,8 +170,10 @@ func validateProperties(m *rmqpb.Message) *codeError {
 	const field = "user_properties"
 	properties := m.GetUserProperties()
 	if n := len(properties); n > maxUserProperties {
-		return &codeError{rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
-			fmt.Sprintf("%s: has %d entries, the limit is %d", field, n, maxUserProperties)}
+		return &codeError{
+			rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
+			fmt.Sprintf("%s: has %d entries, the limit is %d", field, n, maxUserProperties),
+		}
 	}
 	size := len(m.GetSystemProperties().GetTag())
 	for _, key := range m.GetSystemProperties().GetKeys() {
@@ -190,8 +192,10 @@ func validateProperties(m *rmqpb.Message) *codeError {
 		size += len(key) + len(value)
 	}
 	if size > maxProperties {
-		return &codeError{rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
-			fmt.Sprintf("%s: with tag and keys %d bytes, the limit is %d", field, size, maxProperties)}
+		return &codeError{
+			rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
+			fmt.Sprintf("%s: with tag and keys %d bytes, the limit is %d", field, size, maxProperties),
+		}
 	}
 	return nil
 }

@@ -23,13 +23,17 @@ func (h healthService) Watch(req *healthpb.HealthCheckRequest, stream healthpb.H
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- h.Server.Watch(req, watchStream{stream, ctx}) }()
+	go func() {
+		defer close(ended)
+		ended <- h.Server.Watch(req, watchStream{stream, ctx})
+	}()
 	select {
 	case err := <-ended:
 		return err
 	case <-h.draining:
 		cancel()
-		_ = <-ended // that it was canceled
+		for range ended { // what comes says that it was canceled
+		}
 		return status.Error(codes.Unavailable, "the server is closing")
 	}
 }

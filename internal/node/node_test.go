@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -100,7 +101,7 @@ func (r *running) receive(ctx context.Context, topic string, wait time.Duration)
 	}
 	for {
 		resp, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return code, bodies, nil
 		}
 		if err != nil {

@@ -7,13 +7,13 @@ import "time"
 type FIFOBackoff uint8
 
 const (
-	// ListedDelays: a list of delays, like everybody else. All SDKs but one
+	// ListedDelays is a list of delays, like everybody else's. All SDKs but one
 	// read it, and the Python one reads nothing else.
 	ListedDelays FIFOBackoff = iota
-	// Exponential: Node.js knows the largest number of attempts only from this
-	// form. With a list it dead-letters a message that failed once.
+	// Exponential is for Node.js, which knows the largest number of attempts only
+	// from this form. With a list it dead-letters a message that failed once.
 	Exponential
-	// ExponentialMillis: as Exponential, and the SDK takes the number of
+	// ExponentialMillis is Exponential for an SDK that takes the number of
 	// seconds for milliseconds. It gets the wanted milliseconds as seconds;
 	// otherwise a message would use up its attempts within milliseconds.
 	ExponentialMillis

@@ -63,10 +63,10 @@ func stays(l *Log, err error) error {
 	if !errors.Is(err, mq.ErrStopped) || !errors.Is(l.Err(), mq.ErrStopped) {
 		return fmt.Errorf("BUG: not stopped: %w", err)
 	}
-	if _, again := l.Append(entriesFrom(1, 1)); again != l.Err() {
+	if _, again := l.Append(entriesFrom(1, 1)); !errors.Is(again, l.Err()) {
 		return fmt.Errorf("BUG: append after the stop: %w", again)
 	}
-	if again := l.Sync(); again != l.Err() {
+	if again := l.Sync(); !errors.Is(again, l.Err()) {
 		return fmt.Errorf("BUG: sync after the stop: %w", again)
 	}
 	return err

@@ -93,7 +93,7 @@ func readHeader(path string, f vfs.File, size int64) (segmentHeader, error) {
 }
 
 func checkHeader(path string, h segmentHeader, base Pos, want segmentHeader, known, sealed bool) error {
-	reason := ""
+	var reason string
 	switch {
 	case h.base != base:
 		reason = fmt.Sprintf("header says base %d", h.base)

@@ -28,10 +28,10 @@ import (
 type FlushMode uint8
 
 const (
-	// FlushSync: before it is acknowledged or seen by a consumer. It survives
+	// FlushSync is before it is acknowledged or seen by a consumer. It survives
 	// power loss.
 	FlushSync FlushMode = iota
-	// FlushAsync: at most FlushInterval later. It survives the end of the
+	// FlushAsync is at most FlushInterval later. It survives the end of the
 	// process at once, and power loss after the flush.
 	FlushAsync
 )
