@@ -86,7 +86,7 @@ bench: build ## Measure bin/perigee (ARGS=...).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
-	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -run . -count=1 -timeout 30m
+	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \

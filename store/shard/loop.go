@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -110,9 +111,12 @@ func (s *Shard) arm(timer *time.Timer) {
 	timer.Reset(time.Duration(max(next-s.clock.peek(), 0)))
 }
 
-// gather adds what already waits to the round.
+// gather adds what waits to the round. Before it ends it lets the callers run that
+// are ready to: on few cores the loop would otherwise be back for each of them, at
+// the price of a write, a commit and a sync each. An idle shard loses nothing by it.
 func (s *Shard) gather(rd *round) {
 	size := 0
+	seen := -1 // requests gathered when the callers were last let run
 	for len(rd.requests) < roundRequests && size < roundBytes {
 		select {
 		case r := <-s.requests:
@@ -121,7 +125,11 @@ func (s *Shard) gather(rd *round) {
 				size += r.append.Size()
 			}
 		default:
-			return
+			if seen == len(rd.requests) {
+				return
+			}
+			seen = len(rd.requests)
+			runtime.Gosched()
 		}
 	}
 }
