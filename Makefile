@@ -33,7 +33,7 @@ build: ## Build bin/perigee, statically linked.
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
 
 run: build ## Run a standalone server with its data in perigee-data (ARGS=...).
-	exec $(BIN) standalone --data-dir perigee-data $(ARGS)
+	exec bin/perigee standalone --data-dir perigee-data $(ARGS)
 
 generate: ## Generate gen/ and the descriptor image from proto/.
 	$(call generate-into,.)

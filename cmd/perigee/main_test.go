@@ -36,7 +36,7 @@ func (o outcome) lines(t *testing.T) []map[string]any {
 func perigee(t *testing.T, env []string, stdin string, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), args, env, strings.NewReader(stdin), &stdout, &stderr)
+	code := run(t.Context(), append([]string{"perigee"}, args...), env, strings.NewReader(stdin), &stdout, &stderr)
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
@@ -134,6 +134,6 @@ func TestTLSAgainstCleartextNamesTheFlags(t *testing.T) {
 
 // withServe runs a command line whose server is serve.
 func withServe(ctx context.Context, serve serveFunc, stdout, stderr io.Writer, env []string, args ...string) int {
-	a := &app{env: env, stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, serve: serve}
+	a := &app{program: "perigee", env: env, stdin: strings.NewReader(""), stdout: stdout, stderr: stderr, serve: serve}
 	return a.run(ctx, args)
 }

@@ -20,14 +20,16 @@ const (
 	exitUsage  = 2
 )
 
-// run runs one command line and returns its exit code.
+// run runs one command line, the name of the program first, and returns its exit
+// code.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{env: env, stdin: stdin, stdout: stdout, stderr: stderr, serve: serveNode}
-	return a.run(ctx, args)
+	a := &app{program: args[0], env: env, stdin: stdin, stdout: stdout, stderr: stderr, serve: serveNode}
+	return a.run(ctx, args[1:])
 }
 
 // app is what the commands share.
 type app struct {
+	program        string // as it was called
 	env            []string
 	stdin          io.Reader
 	stdout, stderr io.Writer

@@ -27,7 +27,7 @@ func startServer(t *testing.T, folder string, args ...string) running {
 	exited := make(chan int, 1)
 	go func() {
 		code := run(ctx, append([]string{
-			"standalone", "--json", "--data-dir", folder, "--log-level", "warn",
+			"perigee", "standalone", "--json", "--data-dir", folder, "--log-level", "warn",
 			"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
 		}, args...), nil, strings.NewReader(""), printed, &stderr)
 		printed.Close()

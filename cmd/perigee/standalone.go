@@ -60,10 +60,10 @@ func (a *app) printReady(info serverInfo, cfg config.Config) error {
   http     %s (/readyz, /metrics)
 
 Create a topic, send a message and receive it:
-  perigee topic create hello%[6]s
-  perigee send hello "first message"%[6]s
-  perigee receive hello --group readers%[6]s
-`, version, info.DataDir, info.GRPCAddr, speaks, info.HTTPAddr, endpointHint(info.GRPCAddr, cfg.TLS.Mode))
+  %[7]s topic create hello%[6]s
+  %[7]s send hello "first message"%[6]s
+  %[7]s receive hello --group readers%[6]s
+`, version, info.DataDir, info.GRPCAddr, speaks, info.HTTPAddr, endpointHint(info.GRPCAddr, cfg.TLS.Mode), a.program)
 	})
 }
 
