@@ -63,6 +63,9 @@ type Options struct {
 	// Term is written into new records; 1 by default. It must not be below the
 	// term of the last record.
 	Term uint64
+	// Reach is a position that the log is known to have been durable up to. A log
+	// that ends before is damaged, not torn, and Open leaves it as it is.
+	Reach Pos
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }

@@ -35,7 +35,10 @@ func Open(opts Options) (*Log, error) {
 		l.fill = newFiller(opts)
 	}
 	if len(bases) == 0 {
-		err = l.create()
+		err = l.reaches(opts.Dir, 0, 0, "there is no segment")
+		if err == nil {
+			err = l.create()
+		}
 	} else {
 		err = l.recover(bases)
 	}
@@ -91,6 +94,10 @@ func (l *Log) recover(bases []Pos) error {
 	l.write.next = d.next.index
 	l.index.Store(d.next.index - 1)
 	if d.unborn {
+		path := l.opts.FS.PathJoin(l.opts.Dir, segmentName(d.next.base))
+		if err := l.reaches(path, 0, d.next.base, "the segment has no header"); err != nil {
+			return err
+		}
 		return l.begin(d.next)
 	}
 
@@ -102,6 +109,9 @@ func (l *Log) recover(bases []Pos) error {
 	if l.opts.Term < tail.chain.term {
 		return fmt.Errorf("commit log %s: %w: term %d below term %d of the last record",
 			l.opts.Dir, mq.ErrInvalid, l.opts.Term, tail.chain.term)
+	}
+	if err := l.reaches(seg.path, int64(tail.end-seg.base), tail.end, tail.reason); err != nil {
+		return err
 	}
 	if err := l.settle(seg, d.size, tail); err != nil {
 		return err
@@ -121,6 +131,18 @@ func (l *Log) recover(bases []Pos) error {
 		return l.fill.switchTo(seg, int64(tail.end-seg.base), d.size)
 	}
 	return nil
+}
+
+// reaches returns an error when the log, which ends at end, must have been longer.
+func (l *Log) reaches(file string, offset int64, end Pos, reason string) error {
+	if end >= l.opts.Reach {
+		return nil
+	}
+	if reason == "" {
+		reason = "the file ends"
+	}
+	return &CorruptionError{File: file, Offset: offset, Reason: fmt.Sprintf(
+		"%s, but the log was durable up to position %d and ends here at %d", reason, l.opts.Reach, end)}
 }
 
 // begin makes the segment that h describes, of which there may be a file with

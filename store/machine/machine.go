@@ -137,12 +137,22 @@ func Open(db *pebble.DB) (*Machine, error) {
 	return m, nil
 }
 
-func (m *Machine) load() error {
-	state, found, err := get(m.db, keyspace.StateKey(), keyspace.DecodeState)
+// ReadState returns what the views in db say about themselves; the zero State when
+// nothing was applied to them.
+func ReadState(db *pebble.DB) (keyspace.State, error) {
+	state, _, err := get(db, keyspace.StateKey(), keyspace.DecodeState)
 	if err != nil {
-		return fmt.Errorf("state of the views: %w", err)
+		return state, fmt.Errorf("state of the views: %w", err)
 	}
-	if found {
+	return state, nil
+}
+
+func (m *Machine) load() error {
+	state, err := ReadState(m.db)
+	if err != nil {
+		return err
+	}
+	if state.Index > 0 {
 		m.state = state
 	}
 	lower, upper := keyspace.TopicKeys()

@@ -1,6 +1,7 @@
 package shard_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -424,6 +425,15 @@ func rewrite(t *testing.T, fs vfs.FS, name string, b []byte) {
 	require.NoError(t, errors.Join(f.Sync(), f.Close()))
 }
 
+// logBytes returns the files of the log.
+func logBytes(t *testing.T, fs vfs.FS) map[string][]byte {
+	files := map[string][]byte{}
+	for _, name := range filesIn(t, fs, shard.LogDir(fs, "node/shard")) {
+		files[name] = contents(t, fs, name)
+	}
+	return files
+}
+
 func TestViewsAheadOfTheLogAreNamedAndNothingIsTouched(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, fs vfs.FS, segments []string){
 		"last segment gone": func(t *testing.T, fs vfs.FS, segments []string) {
@@ -439,12 +449,20 @@ func TestViewsAheadOfTheLogAreNamedAndNothingIsTouched(t *testing.T) {
 			b := contents(t, fs, last)
 			rewrite(t, fs, last, b[:len(b)/2])
 		},
+		"a bit of the last record flipped": func(t *testing.T, fs vfs.FS, segments []string) {
+			last := segments[len(segments)-1]
+			b := contents(t, fs, last)
+			b = bytes.TrimRight(b, "\x00")
+			b[len(b)-1] ^= 4
+			rewrite(t, fs, last, b)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem, c := filled(t)
 				segments := filesIn(t, mem, shard.LogDir(mem, "node/shard"))
 				damage(t, mem, segments)
+				before := logBytes(t, mem)
 				for range 2 { // the failed open heals nothing
 					err := c.open(mem)
 					if err == nil {
@@ -453,6 +471,7 @@ func TestViewsAheadOfTheLogAreNamedAndNothingIsTouched(t *testing.T) {
 					var corrupt *commitlog.CorruptionError
 					require.ErrorAs(t, err, &corrupt)
 					require.Contains(t, err.Error(), "node/shard/log")
+					require.Equal(t, before, logBytes(t, mem), "the log is left as it was")
 				}
 			})
 		})

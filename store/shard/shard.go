@@ -147,8 +147,13 @@ func (s *Shard) open() (err error) {
 	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
+	reach, err := s.applied()
+	if err != nil {
+		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+	}
 	s.log, err = commitlog.Open(commitlog.Options{
-		FS: s.opts.FS, Dir: LogDir(s.opts.FS, s.opts.Dir),
+		Reach: reach,
+		FS:    s.opts.FS, Dir: LogDir(s.opts.FS, s.opts.Dir),
 		SegmentSize: s.opts.SegmentSize, ZeroFill: s.opts.ZeroFill, Logger: s.logger,
 	})
 	if err != nil {

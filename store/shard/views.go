@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"sync/atomic"
 
@@ -79,6 +81,27 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 }
 
+// applied returns the log position that the views on disk have applied, 0 without
+// views. It is read before the log is opened: a log that ends earlier has lost
+// durable records, and its end must not be taken for a torn tail and cut.
+func (s *Shard) applied() (commitlog.Pos, error) {
+	dir := ViewsDir(s.opts.FS, s.opts.Dir)
+	if _, err := s.opts.FS.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	db, err := pebble.Open(dir, &pebble.Options{
+		FS: s.opts.FS, ReadOnly: true, ErrorIfNotExists: true, Logger: viewsLogger{s},
+	})
+	if errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	state, err := machine.ReadState(db)
+	return commitlog.Pos(state.Pos), errors.Join(err, db.Close())
+}
+
 // compactions is Pebble's scheduler of them, without its ticker: nothing wakes an
 // idle shard ten times a second, and no goroutine is left behind by an open that
 // fails. Flushes and ends of compactions look for more work anyway. None starts
@@ -137,33 +160,33 @@ type orderedFS struct {
 }
 
 // Create implements vfs.FS.
-func (fs orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+func (o orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
-		err := fs.shard.log.Sync()
+		err := o.shard.log.Sync()
 		if err != nil {
-			fs.shard.fail(err)
+			o.shard.fail(err)
 			err = fmt.Errorf("log not durable: %w", err)
 		} else {
-			err = fs.shard.Err()
+			err = o.shard.Err()
 		}
 		if err != nil {
 			// Pebble tries a failed flush again at once; hold it until the end.
-			<-fs.shard.closing
+			<-o.shard.closing
 			return nil, err
 		}
 	}
-	if strings.HasPrefix(fs.PathBase(name), "marker.") {
+	if strings.HasPrefix(o.PathBase(name), "marker.") {
 		// A marker names a file that was created just before. A power cut must
 		// not keep the one directory entry and lose the other.
-		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
+		if err := syncDir(o.FS, o.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}
-	return fs.FS.Create(name, category)
+	return o.FS.Create(name, category)
 }
 
 // Unwrap implements vfs.FS.
-func (fs orderedFS) Unwrap() vfs.FS { return fs.FS }
+func (o orderedFS) Unwrap() vfs.FS { return o.FS }
 
 // viewsLogger passes on what Pebble complains about. Its chatter about normal
 // work is dropped.
