@@ -58,8 +58,9 @@ lint: ## Check format, go vet, golangci-lint and buf lint.
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 
-test: ## Run the tests (SHORT=1 for the quick ones).
+test: ## Run the tests, those of bench/ too (SHORT=1 for the quick ones).
 	$(GO) test $(if $(SHORT),-short) ./...
+	cd bench && $(GO) test $(if $(SHORT),-short) ./...
 
 race: ## Run the tests with the race detector (SHORT=1 for the quick ones).
 	CGO_ENABLED=1 $(GO) test -race $(if $(SHORT),-short) ./...

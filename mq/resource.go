@@ -135,7 +135,7 @@ func Shorten(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "..."
 }
 
-// Names that RocketMQ refuses to clients (server semantics, section 1.1).
+// Names that RocketMQ keeps for itself and refuses to clients.
 var systemTopics = map[string]bool{
 	"TBW102": true, "SCHEDULE_TOPIC_XXXX": true, "BenchmarkTest": true,
 	"RMQ_SYS_TRANS_HALF_TOPIC": true, "RMQ_SYS_TRACE_TOPIC": true,

@@ -6,8 +6,9 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
 
-// Heartbeat notes that a client is alive. The messages that the server renews
-// for a client are renewed as long as there are heartbeats.
+// Heartbeat notes that a client is alive. It is one of the signs of life, as is
+// every other call and an open Telemetry stream; while there are any, the server
+// renews what it renews for the client.
 //
 // Fields: client_type; group, checked when it has a name.
 //

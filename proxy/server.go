@@ -135,13 +135,14 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 }
 
 // Drain ends the Telemetry streams and refuses new ones, and ends receives that
-// wait, empty. Clients keep their streams open for ever, so a gRPC server that is to stop gracefully needs it first. It does
-// not wait, and may be called more than once.
+// wait, empty. Clients keep their streams open for ever, so a gRPC server that is
+// to stop gracefully needs it first. It does not wait, and may be called more
+// than once.
 func (s *Server) Drain() { s.streams.drain() }
 
 // Close ends the background work and returns when it has ended. The gRPC server
-// must have stopped. Messages that are being renewed come back after their
-// current slice, or are given back at once by whoever drains.
+// must have stopped. Messages that were being renewed come back after their
+// current slice.
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()

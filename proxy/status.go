@@ -24,9 +24,9 @@ func refuse(code rmqpb.Code, format string, args ...any) error {
 	return &codeError{code: code, text: fmt.Sprintf(format, args...)}
 }
 
-// codes maps every sentinel that a tier returns to the protocol's code. Two of
-// them depend on the call: AckMessage and ChangeInvisibleDuration answer ended
-// leases themselves.
+// codes maps every sentinel that a tier returns to the protocol's code, the first
+// that matches. Ended leases depend on the call too: AckMessage,
+// ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue answer some with OK.
 var codes = []struct {
 	err  error
 	code rmqpb.Code
@@ -58,8 +58,8 @@ func ok() *rmqpb.Status {
 	return &rmqpb.Status{Code: rmqpb.Code_OK, Message: rmqpb.Code_OK.String()}
 }
 
-// statusOf returns the status that tells the client of err. Errors that no table
-// knows are logged with their text and told without it.
+// statusOf returns the status that tells the client of err. Errors that the table
+// does not know are logged with their text and told without it.
 func (s *Server) statusOf(ctx context.Context, err error) *rmqpb.Status {
 	if err == nil {
 		return ok()

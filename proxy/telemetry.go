@@ -197,14 +197,16 @@ func (t *telemetry) sendAgain(reply *rmqpb.TelemetryCommand, wait time.Duration)
 	t.mu.again = time.AfterFunc(wait, func() { t.out.Send(reply) })
 }
 
-// streams are the Telemetry calls under way. Their receivers can be ended only
-// by ending the call, so they end soon after it; wait is for them.
+// streams are the Telemetry calls under way, and what ends them and the receives
+// that wait. Their receivers can be ended only by ending the call, so they end
+// soon after it; wait is for them.
 type streams struct {
 	mu struct {
 		sync.Mutex
 		draining bool
 	}
-	serving    context.Context // ends when the server drains
+	// serving is the server's own, no call's: it ends when the server drains.
+	serving    context.Context
 	endServing context.CancelFunc
 	receivers  sync.WaitGroup // added to under mu, and not once draining
 }

@@ -17,7 +17,7 @@ import (
 
 func (a *app) dumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "dump", Short: "Show what a stopped store holds", Args: arguments(),
+		Use: "dump", Short: "Show what a stopped store holds", Args: noSubcommand, RunE: showHelp,
 		Long: "Show what a stopped store holds. Nothing is changed. Damage ends the command with an\n" +
 			"error that names file and offset.",
 	}

@@ -60,6 +60,7 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 	for want, args := range map[string][]string{
 		`unknown command "frobnicate" for "perigee"`:      {"frobnicate"},
 		`unknown command "make" for "perigee topic"`:      {"topic", "make"},
+		`unknown command "views" for "perigee dump"`:      {"dump", "views"},
 		`unknown flag: --frob`:                            {"version", "--frob"},
 		`perigee topic create takes NAME, got 0`:          {"topic", "create"},
 		`perigee version takes no arguments, got 1`:       {"version", "x"},

@@ -134,7 +134,7 @@ func (a *app) topicCreate() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&kind, "type", "NORMAL", "NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE or MIXED (`type`)")
+	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; servers take only NORMAL yet")
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "NONE, READ, WRITE or READ_WRITE (`permission`)")
 	return cmd

@@ -34,8 +34,8 @@ type Config struct {
 	Flush Flush
 	// SegmentSize is the size of one file of the log (segment_size).
 	SegmentSize Size
-	// AutoCreateTopics makes a send to a missing topic create it instead of
-	// failing (auto_create_topics).
+	// AutoCreateTopics makes a send to a missing topic, or a question for its
+	// route, create it instead of failing (auto_create_topics).
 	AutoCreateTopics bool
 	// AutoCreateGroups makes a receive with a missing consumer group create it
 	// instead of failing (auto_create_groups).

@@ -39,7 +39,7 @@ func settings(c *Config) []setting {
 		{"flush.mode", "flush", "`mode`: sync or async, an fsync before or after a send is acknowledged", text(&c.Flush.Mode)},
 		{"flush.interval", "flush-interval", "longest `time` between two fsyncs in async mode", span(&c.Flush.Interval)},
 		{"segment_size", "segment-size", "`size` of one log file", size(&c.SegmentSize)},
-		{"auto_create_topics", "auto-create-topics", "create a missing topic on send", boolean(&c.AutoCreateTopics)},
+		{"auto_create_topics", "auto-create-topics", "create a missing topic on send or when its route is asked for", boolean(&c.AutoCreateTopics)},
 		{"auto_create_groups", "auto-create-groups", "create a missing consumer group on receive", boolean(&c.AutoCreateGroups)},
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
 		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},

@@ -8,7 +8,7 @@ import "strings"
 // Language is the SDK's language as the x-mq-language header names it.
 type Language string
 
-// The languages that a row exists for. Others are kept as they are sent.
+// The languages of the official SDKs. Others are kept as they are sent.
 const (
 	Java   Language = "JAVA"
 	Go     Language = "GO"

@@ -81,7 +81,7 @@ func AppendGroupKey(dst []byte, g mq.GroupID) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixGroup), uint32(g))
 }
 
-// TopicKeys and GroupKeys are the bounds of all registrations.
+// TopicKeys returns the bounds of the topic registrations.
 func TopicKeys() (lower, upper []byte) { return []byte{prefixTopic}, []byte{prefixTopic + 1} }
 
 // GroupKeys returns the bounds of the group registrations.

@@ -48,14 +48,6 @@ func (m *Machine) GroupGone(id mq.GroupID) (bool, error) {
 	return found, err
 }
 
-// Group returns the group as the shard knows it.
-func (m *Machine) Group(id mq.GroupID) (command.Group, bool) {
-	if g := m.groups[id]; g != nil {
-		return *g, true
-	}
-	return command.Group{}, false
-}
-
 func groupNotFound(id mq.GroupID) error {
 	return fmt.Errorf("group id %d: %w", id, mq.ErrGroupNotFound)
 }

@@ -36,14 +36,6 @@ func (m *Machine) TopicGone(id mq.TopicID) (bool, error) {
 	return found, err
 }
 
-// TopicName returns the name under which the topic was registered.
-func (m *Machine) TopicName(id mq.TopicID) (mq.Resource, bool) {
-	if t := m.topics[id]; t != nil {
-		return t.Name, true
-	}
-	return mq.Resource{}, false
-}
-
 func exists([]byte) (struct{}, error) { return struct{}{}, nil }
 
 func topicNotFound(id mq.TopicID) error {

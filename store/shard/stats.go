@@ -12,7 +12,7 @@ type stats struct {
 	syncs, records                  atomic.Uint64
 	appended, appendedBytes         atomic.Uint64
 	delivered, redelivered, settled atomic.Uint64
-	refused, deadLettered, expiries atomic.Uint64
+	refused, deadLettered           atomic.Uint64
 	unreadable, lost                atomic.Uint64
 }
 
@@ -51,8 +51,6 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		if res.Err == nil {
 			st.deadLettered.Add(1)
 		}
-	case command.KindExpire:
-		st.expiries.Add(1)
 	}
 }
 

@@ -106,7 +106,8 @@ func (ws *waiters) unregister(w *waiter) {
 	}
 }
 
-// passOn wakes the next receive of the queue of w: there was more than w took.
+// passOn wakes the next receive that waits for the same: there is more than its
+// caller took, or its caller took nothing.
 func (ws *waiters) passOn(sub keyspace.Sub, tags []string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
