@@ -118,6 +118,10 @@ var statuses = []struct {
 func (s *Server) refusal(ctx context.Context, err error) error {
 	for _, c := range statuses {
 		if errors.Is(err, c.err) {
+			if errors.Is(c.err, mq.ErrStopped) {
+				// The cause may name files of the server. It is in the log.
+				return status.Error(c.code, "the store has stopped; the server's log has the cause")
+			}
 			return status.Error(c.code, err.Error())
 		}
 	}

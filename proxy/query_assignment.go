@@ -34,7 +34,11 @@ func (s *Server) assign(ctx context.Context, req *rmqpb.QueryAssignmentRequest) 
 	if err != nil {
 		return nil, err
 	}
-	// The group's name is checked before a missing topic could be made.
+	// Everything that can be wrong is looked at before a topic could be made.
+	endpoints, err := s.reachable(ctx, req.GetEndpoints())
+	if err != nil {
+		return nil, err
+	}
 	if err := validateGroup(c.resource(req.GetGroup())); err != nil {
 		return nil, err
 	}
@@ -43,10 +47,6 @@ func (s *Server) assign(ctx context.Context, req *rmqpb.QueryAssignmentRequest) 
 		return nil, err
 	}
 	group, err := s.ensureGroup(ctx, c, req.GetGroup())
-	if err != nil {
-		return nil, err
-	}
-	endpoints, err := s.reachable(ctx, req.GetEndpoints())
 	if err != nil {
 		return nil, err
 	}

@@ -36,11 +36,12 @@ func (s *Server) route(ctx context.Context, req *rmqpb.QueryRouteRequest) ([]*rm
 	if err != nil {
 		return nil, err
 	}
-	topic, err := s.ensureTopic(ctx, c, req.GetTopic())
+	// Everything that can be wrong is looked at before a topic could be made.
+	endpoints, err := s.reachable(ctx, req.GetEndpoints())
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := s.reachable(ctx, req.GetEndpoints())
+	topic, err := s.ensureTopic(ctx, c, req.GetTopic())
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -63,11 +64,8 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (mq.Appended
 	if err := limits.validate(msgs, c, now); err != nil {
 		return mq.Appended{}, err
 	}
-	topic, err := s.ensureTopic(ctx, c, msgs[0].GetTopic())
+	topic, err := s.topicFor(ctx, c, msgs)
 	if err != nil {
-		return mq.Appended{}, err
-	}
-	if err := checkTypes(topic, msgs); err != nil {
 		return mq.Appended{}, err
 	}
 	shard, queue, err := s.rotation.next(topic)
@@ -79,6 +77,23 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (mq.Appended
 		return mq.Appended{}, err
 	}
 	return s.store.Append(ctx, shard, topic, queue, stored)
+}
+
+// topicFor returns the topic of the messages if it takes them. A topic that is made
+// because they are sent to it is NORMAL; it is not made for messages that it would
+// then refuse.
+func (s *Server) topicFor(ctx context.Context, c client, msgs []*rmqpb.Message) (*mq.Topic, error) {
+	topic, err := s.router.Topic(ctx, c.resource(msgs[0].GetTopic()))
+	if errors.Is(err, mq.ErrTopicNotFound) {
+		if checkTypes(&mq.Topic{Resource: c.resource(msgs[0].GetTopic()), Type: mq.TopicNormal}, msgs) != nil {
+			return nil, err
+		}
+		topic, err = s.ensureTopic(ctx, c, msgs[0].GetTopic())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return topic, checkTypes(topic, msgs)
 }
 
 // convertMessages returns the stored form of the messages. It writes the derived

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -297,4 +298,20 @@ func TestCompressedBodyIsStoredUntouched(t *testing.T) {
 		require.Equal(t, rmqpb.Encoding_GZIP, out.GetSystemProperties().GetBodyEncoding())
 		require.Nil(t, verifyDigest(out.GetSystemProperties().GetBodyDigest(), packed.Bytes()))
 	}
+}
+
+func TestARefusedCallCreatesNoTopic(t *testing.T) {
+	s := newTestServer(t, func(o *testOptions) { o.router.AutoCreateTopics = true })
+	delayed := message("late", "1", "x")
+	delayed.SystemProperties.MessageType = rmqpb.MessageType_DELAY
+	delayed.SystemProperties.DeliveryTimestamp = timestamppb.New(time.Now().Add(time.Minute))
+	res, err := s.SendMessage(as(t, "c"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{delayed}})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, res.GetStatus().GetCode())
+	_, err = s.meta.Topic(t.Context(), mq.Resource{Name: "late"})
+	require.ErrorIs(t, err, mq.ErrTopicNotFound)
+
+	s.send(t, message("new", "1", "x"))
+	_, err = s.meta.Topic(t.Context(), mq.Resource{Name: "new"})
+	require.NoError(t, err)
 }

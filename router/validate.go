@@ -85,8 +85,8 @@ func checkGroup(g *mq.Group) error {
 	switch g.Start.Policy {
 	case mq.StartEarliest, mq.StartLatest:
 	case mq.StartTimestamp:
-		if y := g.Start.Time.Year(); y < 1970 || y > 9999 {
-			return invalid("start", g.Start.Time, "must lie between the years 1970 and 9999")
+		if y := g.Start.Time.Year(); y < 1970 || y > 2261 {
+			return invalid("start", g.Start.Time, "must lie between the years 1970 and 2261")
 		}
 	default:
 		return invalid("start", g.Start.Policy, "must be one of earliest, latest, timestamp")

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/perigee-mq/perigee/store/command"
@@ -27,7 +26,17 @@ type Line struct {
 // error about damage names the file and the offset.
 func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 	return eachStopped(fs, dir, func(name, shardDir string) error {
-		return commitlog.Verify(fs, shard.LogDir(fs, shardDir), func(rec commitlog.Record) error {
+		logDir := shard.LogDir(fs, shardDir)
+		reach, err := shard.Applied(fs, shardDir)
+		if err != nil {
+			return fmt.Errorf("views of shard %s: %w", name, err)
+		}
+		var last commitlog.Record
+		err = commitlog.Verify(fs, logDir, func(rec commitlog.Record) error {
+			if last.Index == 0 && rec.Index != 1 {
+				return fmt.Errorf("log %s begins with record %d: the segments before it are missing", logDir, rec.Index)
+			}
+			last = commitlog.Record{Index: rec.Index, Next: rec.Next}
 			attrs, err := command.Describe(command.Kind(rec.Kind), rec.Payload)
 			if err != nil {
 				return fmt.Errorf("record %d at position %d: %w", rec.Index, rec.Pos, err)
@@ -37,6 +46,11 @@ func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 			}, attrs...)
 			return fn(Line{Shard: name, What: command.Kind(rec.Kind).String(), Attrs: attrs})
 		})
+		if err == nil && last.Next < reach {
+			err = fmt.Errorf("log %s ends with record %d at position %d, but the views have applied records up to %d: records are missing or damaged",
+				logDir, last.Index, last.Next, reach)
+		}
+		return err
 	})
 }
 
@@ -44,9 +58,7 @@ func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 // must be stopped; nothing is changed.
 func DumpKeys(fs vfs.FS, dir string, fn func(Line) error) error {
 	return eachStopped(fs, dir, func(name, shardDir string) (err error) {
-		db, err := pebble.Open(shard.ViewsDir(fs, shardDir), &pebble.Options{
-			FS: fs, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{},
-		})
+		db, err := shard.ReadViews(fs, shardDir)
 		if err != nil {
 			return fmt.Errorf("views of shard %s: %w", name, err)
 		}
@@ -95,15 +107,3 @@ func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) (e
 	}
 	return nil
 }
-
-// silent drops what Pebble says; its errors are returned as well.
-type silent struct{}
-
-// Infof implements pebble.Logger.
-func (silent) Infof(string, ...any) {}
-
-// Errorf implements pebble.Logger.
-func (silent) Errorf(string, ...any) {}
-
-// Fatalf implements pebble.Logger.
-func (silent) Fatalf(string, ...any) {}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -86,17 +87,8 @@ func (m *Machine) loadQueues(t *topic) error {
 		return err
 	}
 	for i := range queues {
-		q := keyspace.Queue{Topic: t.ID, Queue: mq.QueueID(i)}
-		prefix := keyspace.AppendQueuePrefix(nil, q)
-		if it.SeekGE(prefix) {
-			if found, offset, err := keyspace.DecodeEntryKey(it.Key()); err == nil && found == q {
-				queues[i].min = offset
-			}
-		}
-		if it.SeekLT(keyspace.Next(prefix)) {
-			if found, offset, err := keyspace.DecodeEntryKey(it.Key()); err == nil && found == q {
-				queues[i].next = offset + 1
-			}
+		if queues[i], err = queueEnds(it, keyspace.Queue{Topic: t.ID, Queue: mq.QueueID(i)}); err != nil {
+			return errors.Join(err, it.Close())
 		}
 	}
 	if err := it.Close(); err != nil {
@@ -104,6 +96,31 @@ func (m *Machine) loadQueues(t *topic) error {
 	}
 	t.queues = queues
 	return nil
+}
+
+// queueEnds reads the ends of one queue. What cannot be read must not pass for an
+// empty queue: its next message would get an offset that is taken.
+func queueEnds(it *pebble.Iterator, q keyspace.Queue) (ends queue, err error) {
+	prefix := keyspace.AppendQueuePrefix(nil, q)
+	if it.SeekGE(prefix) {
+		found, offset, err := keyspace.DecodeEntryKey(it.Key())
+		if err != nil {
+			return queue{}, err
+		}
+		if found == q {
+			ends.min = offset
+		}
+	}
+	if it.SeekLT(keyspace.Next(prefix)) {
+		found, offset, err := keyspace.DecodeEntryKey(it.Key())
+		if err != nil {
+			return queue{}, err
+		}
+		if found == q {
+			ends.next = offset + 1
+		}
+	}
+	return ends, it.Error()
 }
 
 func (m *Machine) applyTopicDelete(rec Record, res *Result) error {

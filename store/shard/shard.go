@@ -147,7 +147,7 @@ func (s *Shard) open() (err error) {
 	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
-	reach, err := s.applied()
+	reach, err := Applied(s.opts.FS, s.opts.Dir)
 	if err != nil {
 		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}

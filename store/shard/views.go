@@ -81,17 +81,14 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 }
 
-// applied returns the log position that the views on disk have applied, 0 without
-// views. It is read before the log is opened: a log that ends earlier has lost
-// durable records, and its end must not be taken for a torn tail and cut.
-func (s *Shard) applied() (commitlog.Pos, error) {
-	dir := ViewsDir(s.opts.FS, s.opts.Dir)
-	if _, err := s.opts.FS.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+// Applied returns the log position that the views on disk of the shard in dir have
+// applied, 0 without views. Nobody may have the shard open. A log that ends earlier
+// has lost durable records: its end must not be taken for a torn tail and cut.
+func Applied(fsys vfs.FS, dir string) (commitlog.Pos, error) {
+	if _, err := fsys.Stat(ViewsDir(fsys, dir)); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
-	db, err := pebble.Open(dir, &pebble.Options{
-		FS: s.opts.FS, ReadOnly: true, ErrorIfNotExists: true, Logger: viewsLogger{s},
-	})
+	db, err := ReadViews(fsys, dir)
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return 0, nil
 	}
@@ -101,6 +98,24 @@ func (s *Shard) applied() (commitlog.Pos, error) {
 	state, err := machine.ReadState(db)
 	return commitlog.Pos(state.Pos), errors.Join(err, db.Close())
 }
+
+// ReadViews opens the views of the shard in dir for reading only; the caller closes
+// them. Nobody may have the shard open.
+func ReadViews(fsys vfs.FS, dir string) (*pebble.DB, error) {
+	return pebble.Open(ViewsDir(fsys, dir), &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
+}
+
+// silent drops what Pebble says while it only reads; errors are returned as well.
+type silent struct{}
+
+// Infof implements pebble.Logger.
+func (silent) Infof(string, ...any) {}
+
+// Errorf implements pebble.Logger.
+func (silent) Errorf(string, ...any) {}
+
+// Fatalf implements pebble.Logger.
+func (silent) Fatalf(string, ...any) {}
 
 // compactions is Pebble's scheduler of them, without its ticker: nothing wakes an
 // idle shard ten times a second, and no goroutine is left behind by an open that
