@@ -154,7 +154,8 @@ func TestAFailedOperationLosesNothingAnswered(t *testing.T) {
 		}))
 		failed := false
 		var before contents
-		r, err := Open(Options{FS: fs, Dir: "meta", Shards: []string{"s1"}})
+		told := 0
+		r, err := Open(Options{FS: fs, Dir: "meta", Shards: []string{"s1"}, OnFailure: func() { told++ }})
 		if err != nil {
 			failed = true
 		} else {
@@ -165,6 +166,8 @@ func TestAFailedOperationLosesNothingAnswered(t *testing.T) {
 					require.ErrorIs(t, err, mq.ErrStopped)
 					require.ErrorIs(t, err, errorfs.ErrInjected)
 					require.Error(t, r.Err())
+					require.ErrorIs(t, change(t.Context(), r), mq.ErrStopped)
+					require.Equal(t, 1, told)
 					break
 				}
 				before = contentsOf(r)

@@ -38,6 +38,9 @@ type Options struct {
 	// DefaultQueues is the number of queues on each shard of a topic that asks
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
+	// OnFailure is called once when a write fails, with Err set: the router makes
+	// no change any more. It must not call the router.
+	OnFailure func()
 	// Logger gets the messages of the embedded database; nil drops them.
 	Logger *slog.Logger
 }
@@ -46,6 +49,8 @@ type Options struct {
 // from any goroutine. The topics and groups it returns are shared and must not
 // be changed. Reading takes no lock and does no I/O; it goes on after Close.
 type Router struct {
+	logger           *slog.Logger
+	onFailure        func() // may be nil
 	backend          Backend
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
@@ -91,6 +96,8 @@ func open(opts Options) (*Router, error) {
 		return nil, invalid("shards", strings.Join(opts.Shards, ","), "must name at least one shard and no empty one")
 	}
 	r := &Router{
+		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
+		onFailure:        opts.OnFailure,
 		backend:          opts.Backend,
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
@@ -282,6 +289,10 @@ func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) erro
 	if err := r.backend.Commit(context.WithoutCancel(ctx), e.batch()); err != nil {
 		err = fmt.Errorf("%w: write metadata: %w", mq.ErrStopped, err)
 		r.failed.Store(&err)
+		r.logger.Error("metadata can no longer be changed", "error", err)
+		if r.onFailure != nil {
+			r.onFailure()
+		}
 		return err
 	}
 	r.current.Store(&e.next)

@@ -137,9 +137,8 @@ func (n *node) start() (err error) {
 	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
 	n.recovered.set()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	if n.store.Err() != nil {
-		// It failed before the status above, which must not stay.
-		n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	if errors.Join(n.store.Err(), n.router.Err()) != nil {
+		n.notServing() // it failed before the status above, which must not stay
 	}
 	return nil
 }
@@ -163,7 +162,7 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		OnFailure: func() { n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING) },
+		OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -172,9 +171,14 @@ func (n *node) openTiers() (err error) {
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
 	})
 	return err
+}
+
+// notServing makes the health service say that a tier has stopped for good.
+func (n *node) notServing() {
+	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
 func (n *node) buildServer() error {
