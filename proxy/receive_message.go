@@ -148,7 +148,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)
-	if poll.Err() != nil && ctx.Err() == nil {
+	if err != nil && poll.Err() != nil && ctx.Err() == nil {
 		return nil, nil // draining: the poll ends early, and empty
 	}
 	if err != nil || len(got) == 0 {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 )
 
@@ -490,4 +491,31 @@ func without[M proto.Message](t testing.TB, req M, fn func(req M, missing string
 	}
 	empty := req.ProtoReflect().New().Interface().(M)
 	fn(empty, "everything")
+}
+
+// A drainingStore begins to drain the server at the moment it has messages.
+type drainingStore struct {
+	Store
+	drain func()
+}
+
+func (d drainingStore) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
+	got, err := d.Store.Receive(ctx, shard, r)
+	d.drain()
+	synctest.Wait() // until the poll has heard of it
+	return got, err
+}
+
+func TestMessagesThatMeetTheDrainAreDeliveredAndNotDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a")
+		s.send(t, message("a", "1", "x"))
+		s.store = drainingStore{s.store, s.Drain}
+		c := s.consumer("a", "g")
+		got := c.receive(t, c.simple(1, time.Hour, 10*time.Second))
+		require.Equal(t, []string{"1"}, got.ids(), "leased for an hour, and in nobody's hands")
+		again := c.receive(t, c.simple(1, time.Hour, 10*time.Second))
+		require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, again.code, "a receive after the drain ends empty")
+	})
 }

@@ -183,7 +183,7 @@ func (m *Machine) offsetAt(id keyspace.Queue, q queue, at int64) (mq.QueueOffset
 			return 0, err
 		}
 		if !found {
-			return 0, fmt.Errorf("%w: queue %d of topic %d has no entry %d", keyspace.ErrCorrupt, id.Queue, id.Topic, mid)
+			return 0, missingEntry(id, mid)
 		}
 		if e.StoreTime < at {
 			low = mid + 1

@@ -162,10 +162,10 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 	if g := m.groups[ref.Group]; g != nil {
 		limit = g.MaxAttempts
 	}
-	switch {
-	case c.Reason == mq.GiveBack && l.Nacked:
-		return nil // repeated
-	case c.Reason == mq.GiveBack:
+	if c.Reason == mq.GiveBack {
+		if l.Nacked {
+			return nil // repeated
+		}
 		if err := m.unindex(s, ref, l); err != nil {
 			return err
 		}
@@ -175,8 +175,7 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 		return m.put(s, ref, l)
 	}
 	l.Nacked = l.Nacked || c.Reason == mq.Nack
-	switch {
-	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
+	if c.Invisible <= 0 || c.Reason == mq.Nack && l.Attempt >= limit {
 		return m.end(s, ref, l, limit)
 	}
 	if err := m.unindex(s, ref, l); err != nil {

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -231,7 +232,9 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 	return nil
 }
 
-// popQueue delivers from start to before end and returns the new progress.
+// popQueue delivers from start to before end and returns the new progress. A queue
+// holds every offset of that range. One that is not there is damage of the views:
+// to go on behind it would lose its message for the group without a word.
 func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start, end mq.QueueOffset) (mq.QueueOffset, error) {
 	id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
 	m.key = keyspace.AppendEntryKey(m.key[:0], id, start)
@@ -249,8 +252,8 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 		if err != nil {
 			return 0, err
 		}
-		if found != id {
-			break
+		if found != id || offset != next {
+			return 0, missingEntry(id, next)
 		}
 		e, err := keyspace.DecodeEntry(it.Value())
 		if err != nil {
@@ -268,8 +271,12 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 	if err := it.Error(); err != nil {
 		return 0, err
 	}
-	if next < end && !p.full() { // the rest of the range was trimmed away
-		next = end
+	if next < end {
+		return 0, missingEntry(id, next)
 	}
 	return next, nil
+}
+
+func missingEntry(id keyspace.Queue, offset mq.QueueOffset) error {
+	return fmt.Errorf("%w: queue %d of topic %d has no entry %d", keyspace.ErrCorrupt, id.Queue, id.Topic, offset)
 }

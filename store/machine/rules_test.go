@@ -277,3 +277,20 @@ func TestRedeliveryWhoseMessageIsGoneIsDroppedAndCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []mq.Backlog{{Topic: 1, InFlight: 1}}, list)
 }
+
+// TestGapInAQueueIsNamedAndNotSteppedOver: the message of a lost entry would be
+// lost for the group without a word.
+func TestGapInAQueueIsNamedAndNotSteppedOver(t *testing.T) {
+	for _, lost := range []mq.QueueOffset{1, 2} { // in the middle; at the end
+		s := newStory(t, 1)
+		s.send(0, 3, "")
+		require.NoError(t, s.m.Commit())
+		require.NoError(t, s.db.Delete(keyspace.AppendEntryKey(nil, keyspace.Queue{Topic: 1}, lost), pebble.NoSync))
+		last := s.log[len(s.log)-1]
+		c := &command.Pop{Time: s.tick(), Topic: 1, Group: 1, Max: 10, Scan: 10, Invisible: int64(time.Minute)}
+		var res machine.Result
+		err := s.m.Apply(machine.Record{Kind: command.KindPop, Payload: c.Append(nil), PayloadPos: last.Next, Next: last.Next + 1, Index: last.Index + 1}, &res)
+		require.ErrorIs(t, err, keyspace.ErrCorrupt)
+		require.ErrorContains(t, err, fmt.Sprintf("queue 0 of topic 1 has no entry %d", lost))
+	}
+}

@@ -327,7 +327,10 @@ func (s *Shard) wake() {
 	if len(e.UsedUp) > 0 {
 		signal(s.usedUp)
 	}
-	s.stats.lost.Add(e.Lost)
+	if e.Lost > 0 {
+		s.stats.lost.Add(e.Lost)
+		s.logger.Warn("redeliveries dropped whose messages are no longer stored", "messages", e.Lost)
+	}
 	e.Reset()
 }
 
