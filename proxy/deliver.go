@@ -86,10 +86,9 @@ func (s *Server) frame(r receive, d *mq.Delivery) any {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		return transport.RawMessage(wire.AppendDelivery(nil, r.Topic.Resource, d, fields))
 	}
-	pool := mem.DefaultBufferPool()
-	buf := pool.Get(size)
+	buf := s.frames.Get(size)
 	*buf = wire.AppendDelivery((*buf)[:0], r.Topic.Resource, d, fields)
-	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+	return mem.BufferSlice{mem.NewBuffer(buf, s.frames)}
 }
 
 // giveBack returns messages that never reached the client. They are visible

@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/session"
+	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/proxy/wire"
 )
 
@@ -105,13 +107,14 @@ type Server struct {
 	renewals  *renewals
 	rotation  rotation
 	streams   streams
+	frames    mem.BufferPool // of encoded deliveries
 }
 
 // New returns a server. Close ends what it starts. The error names the option
 // that is wrong.
 func New(opts Options) (*Server, error) {
 	opts = opts.withDefaults()
-	s := &Server{opts: opts, store: opts.Store, router: opts.Router, logger: opts.Logger}
+	s := &Server{opts: opts, store: opts.Store, router: opts.Router, logger: opts.Logger, frames: transport.NewBufferPool()}
 	if opts.MaxBatchSize < opts.MaxBodySize {
 		return nil, fmt.Errorf("proxy: %w: batch size limit %d is below the body size limit %d",
 			mq.ErrInvalid, opts.MaxBatchSize, opts.MaxBodySize)

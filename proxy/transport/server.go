@@ -63,7 +63,7 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
 		grpc.NumStreamWorkers(streamWorkers),
-		experimental.BufferPool(bufferPool()),
+		experimental.BufferPool(NewBufferPool()),
 		grpc.ConnectionTimeout(c.ConnectionTimeout),
 	}
 	if c.Credentials != nil {
@@ -72,10 +72,10 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 	return opts
 }
 
-// bufferPool is gRPC's pool with a tier for each power of two up to 4 MiB. The
+// NewBufferPool returns gRPC's pool with a tier for each power of two up to 4 MiB. The
 // default goes from 32 KiB to 1 MiB in one step and clears a buffer whole when it
 // hands it out: a request of 40 KiB would cost a megabyte of zeros.
-func bufferPool() mem.BufferPool {
+func NewBufferPool() mem.BufferPool {
 	pool, err := mem.NewBinaryTieredBufferPool(8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22)
 	if err != nil {
 		panic("BUG: tiers of the buffer pool: " + err.Error())
