@@ -59,19 +59,19 @@ func TestOrdinaryClientDecodesEncodedResponses(t *testing.T) {
 }
 
 func TestCodecRefusesWhatItCannotEncode(t *testing.T) {
-	_, err := Codec{}.Marshal([]byte("plain bytes"))
+	_, err := NewCodec(NewBufferPool()).Marshal([]byte("plain bytes"))
 	require.ErrorContains(t, err, "[]uint8")
-	require.ErrorContains(t, Codec{}.Unmarshal(nil, new(int)), "*int")
-	_, err = Codec{}.Marshal(&rmqpb.Resource{Name: "\xff"})
+	require.ErrorContains(t, NewCodec(NewBufferPool()).Unmarshal(nil, new(int)), "*int")
+	_, err = NewCodec(NewBufferPool()).Marshal(&rmqpb.Resource{Name: "\xff"})
 	require.Error(t, err, "a string that is no UTF-8")
-	require.Error(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer("\xff")}, &rmqpb.Resource{}))
+	require.Error(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer("\xff")}, &rmqpb.Resource{}))
 }
 
 func TestDecodedRequestKeepsNoReferenceToTheBuffer(t *testing.T) {
 	data, err := proto.Marshal(response(2000))
 	require.NoError(t, err)
 	var got rmqpb.ReceiveMessageResponse
-	require.NoError(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
+	require.NoError(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
 	clear(data)
 	require.True(t, proto.Equal(response(2000), &got))
 }
@@ -126,7 +126,7 @@ func BenchmarkCodec(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				out, err := Codec{}.Marshal(v)
+				out, err := NewCodec(NewBufferPool()).Marshal(v)
 				if err != nil {
 					b.Fatal(err)
 				}

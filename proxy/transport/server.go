@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 )
 
 // DefaultMaxRecvMsgSize is the largest request by default: a batch of bodies of
@@ -55,30 +54,20 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 	if c.ConnectionTimeout == 0 {
 		c.ConnectionTimeout = DefaultHandshakeTimeout
 	}
+	pool := NewBufferPool()
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(Codec{}),
+		grpc.ForceServerCodecV2(NewCodec(pool)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.MaxRecvMsgSize(c.MaxRecvMsgSize),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
 		grpc.NumStreamWorkers(streamWorkers),
-		experimental.BufferPool(NewBufferPool()),
+		experimental.BufferPool(pool),
 		grpc.ConnectionTimeout(c.ConnectionTimeout),
 	}
 	if c.Credentials != nil {
 		opts = append(opts, grpc.Creds(c.Credentials))
 	}
 	return opts
-}
-
-// NewBufferPool returns gRPC's pool with a tier for each power of two up to 4 MiB. The
-// default goes from 32 KiB to 1 MiB in one step and clears a buffer whole when it
-// hands it out: a request of 40 KiB would cost a megabyte of zeros.
-func NewBufferPool() mem.BufferPool {
-	pool, err := mem.NewBinaryTieredBufferPool(8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22)
-	if err != nil {
-		panic("BUG: tiers of the buffer pool: " + err.Error())
-	}
-	return pool
 }

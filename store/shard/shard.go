@@ -47,7 +47,9 @@ type Options struct {
 	// Flush is FlushSync by default; FlushInterval is 200 ms.
 	Flush         FlushMode
 	FlushInterval time.Duration
-	// SegmentSize and ZeroFill are those of commitlog.Options.
+	// SegmentSize and ZeroFill are those of commitlog.Options. ZeroFill is off in
+	// async mode by default: zeros make syncs cheap, and there are few, but they
+	// double what is written.
 	SegmentSize int64
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
@@ -65,6 +67,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.FlushInterval == 0 {
 		o.FlushInterval = 200 * time.Millisecond
+	}
+	if o.ZeroFill == 0 && o.Flush == FlushAsync {
+		o.ZeroFill = -1
 	}
 	if o.CacheSize == 0 {
 		o.CacheSize = 32 << 20
