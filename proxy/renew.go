@@ -57,11 +57,14 @@ func (r *renewals) take() []*renewal {
 	var batch []*renewal
 	for len(r.mu.due) > 0 && len(batch) < renewBatch {
 		e := r.mu.due[0]
-		if e.due > until || e.due == e.limit && e.due > now {
+		early := e.due > now
+		if e.due > until || early && (e.due == e.limit || e.suspicion.loss != 0) {
 			break
 		}
 		heap.Pop(&r.mu.due)
 		e.batched = true
+		e.judged.lost = e.lost
+		e.judged.suspicion = e.suspicion.take(now)
 		batch = append(batch, e)
 	}
 	r.mu.batch = make(chan struct{})
@@ -93,11 +96,15 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		goesOn := changes[i].Reason == mq.Renew
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
-			e.failures, e.suspect = 0, false
+			e.failures = 0
 		} else {
 			e.failures++
 			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures
 			due = now + r.server.opts.RenewSlice/15
+			e.suspicion.putBack(e.judged.suspicion, due)
+		}
+		if e.lost && !e.judged.lost { // since
+			due = now
 		}
 		switch {
 		case e.held:
@@ -119,18 +126,10 @@ func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) 
 	switch {
 	case now >= e.limit:
 		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
-	case !r.alive(e):
+	case e.judged.lost:
+		c.Reason, c.Invisible = mq.Extend, lostInvisible
+	case !r.alive(e, now):
 		c.Reason, c.Invisible = mq.Extend, deadInvisible
 	}
 	return c
-}
-
-// alive reports whether the client of a lease is still there.
-func (r *renewals) alive(e *renewal) bool {
-	session := r.server.sessions.Get(e.client)
-	if session == nil {
-		return false
-	}
-	// The streams of a broken connection do not all end in the same instant.
-	return !e.suspect || session.Connected() || time.Since(session.Seen()) < lossGrace-time.Second
 }

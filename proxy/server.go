@@ -107,6 +107,7 @@ type Server struct {
 	renewals  *renewals
 	rotation  rotation
 	streams   streams
+	links     links
 	frames    mem.BufferPool // of encoded deliveries
 }
 

@@ -14,6 +14,17 @@ func EmptyReceiveOK(l Language, autoRenew bool) bool {
 	return l == Go && autoRenew
 }
 
+// DropsCutOffReceive reports whether a client drops the messages of a receive that
+// ended with an error. The official SDKs hand out nothing before the end of the
+// call; another client may have begun with what it read.
+func DropsCutOffReceive(l Language) bool {
+	switch l {
+	case Java, Go, NodeJS, Python, Rust, DotNet, CPP:
+		return true
+	}
+	return false
+}
+
 // EndedChangeOK reports whether changing the invisible duration of a delivery
 // that is over is answered with OK instead of INVALID_RECEIPT_HANDLE. The push
 // consumers of Go and Rust repeat the call until they read OK, for ever.
