@@ -40,6 +40,8 @@ type Router interface {
 	EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
 	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
 	EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	TopicByID(id mq.TopicID) (*mq.Topic, error)
+	GroupByID(id mq.GroupID) (*mq.Group, error)
 }
 
 // Options configure a Server. Zero values mean the documented defaults.

@@ -25,6 +25,14 @@ func DropsCutOffReceive(l Language) bool {
 	return false
 }
 
+// EndedAckOK reports whether the ack of a delivery that is over, and whose message
+// may be in other hands by now, is answered with OK instead of
+// INVALID_RECEIPT_HANDLE. The push consumer of Rust does not give up on it, and
+// sends no other ack of that queue until it reads OK.
+func EndedAckOK(l Language, autoRenew bool) bool {
+	return autoRenew && l == Rust
+}
+
 // EndedChangeOK reports whether changing the invisible duration of a delivery
 // that is over is answered with OK instead of INVALID_RECEIPT_HANDLE. The push
 // consumers of Go and Rust repeat the call until they read OK, for ever.

@@ -24,6 +24,8 @@ func TestOnlyGoAndRustPushConsumersReadOKForEndedDeliveries(t *testing.T) {
 	for _, l := range []Language{Java, Go, NodeJS, Python, Rust, DotNet, CPP, "PHP", ""} {
 		require.Equal(t, l == Go || l == Rust, EndedChangeOK(l, true), l)
 		require.False(t, EndedChangeOK(l, false), l)
+		require.Equal(t, l == Rust, EndedAckOK(l, true), l)
+		require.False(t, EndedAckOK(l, false), l)
 	}
 }
 
