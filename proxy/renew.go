@@ -3,6 +3,7 @@ package proxy
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -132,4 +133,27 @@ func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) 
 		c.Reason, c.Invisible = mq.Extend, deadInvisible
 	}
 	return c
+}
+
+// renewAll gives what clients hold a whole slice from now on: nobody renews it any
+// more, and handlers at work need the time to settle it elsewhere. It does not wait
+// long for a store in trouble.
+func (r *renewals) renewAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), takeBackTimeout)
+	defer cancel()
+	r.mu.Lock()
+	now := r.now()
+	var changes []mq.LeaseChange
+	for _, e := range r.mu.due {
+		if !e.lost && e.suspicion.loss == 0 && now < e.limit {
+			changes = append(changes, mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice})
+		}
+	}
+	r.mu.Unlock()
+	for batch := range slices.Chunk(changes, renewBatch) {
+		logUnexpected(ctx, r.server.logger, "leases not renewed", r.server.store.ChangeInvisible(ctx, batch))
+		if ctx.Err() != nil {
+			return
+		}
+	}
 }

@@ -22,14 +22,15 @@ const maxRenewFailures = 3
 // that a settlement and a renewal may meet in any order.
 //
 // It remembers some 300 bytes for each lease, in this process only: when the
-// process dies, the messages come back at the end of their slice. While nothing
-// is due, nothing runs.
+// process dies, the messages come back at the end of their slice. One that is
+// stopped leaves them a whole slice. While nothing is due, nothing runs.
 type renewals struct {
 	server *Server
 	start  time.Time // times are counted from here, on the monotonic clock
 	wake   chan struct{}
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	closed sync.Once
 
 	mu struct { // guards the renewals too
 		sync.Mutex
@@ -72,10 +73,13 @@ func newRenewals(s *Server) *renewals {
 	return r
 }
 
-// close ends all renewing and waits for a call to the store that is under way.
+// close ends all renewing, after a last time. It waits for the calls to the store.
 func (r *renewals) close() {
-	r.cancel()
-	r.done.Wait()
+	r.closed.Do(func() {
+		r.cancel()
+		r.done.Wait()
+		r.renewAll()
+	})
 }
 
 func (r *renewals) now() time.Duration { return time.Since(r.start) }

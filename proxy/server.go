@@ -147,8 +147,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 func (s *Server) Drain() { s.streams.drain() }
 
 // Close ends the background work and returns when it has ended. The gRPC server
-// must have stopped. Messages that were being renewed come back after their
-// current slice.
+// must have stopped. Messages that were being renewed are renewed once more, and
+// come back a slice later unless they are settled elsewhere.
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()
