@@ -6,6 +6,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 )
 
 // AckMessage settles deliveries of one topic to one group.
@@ -17,8 +18,9 @@ import (
 // all are OK, their common code when they agree, else MULTIPLE_RESULTS. Acking a
 // message that is settled already is OK, so that an ack can be repeated when its
 // answer was lost; a handle of another topic or group is refused, and so is one
-// of a delivery since which the message was delivered again. An ack that
-// fails keeps the message leased, and renewed if it was.
+// of a delivery since which the message was delivered again, but for an SDK that
+// never gives up (quirks.EndedAckOK). An ack that fails keeps the message leased,
+// and renewed if it was.
 //
 // Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), ILLEGAL_TOPIC,
 // ILLEGAL_CONSUMER_GROUP, INVALID_RECEIPT_HANDLE (also for a topic or group that
@@ -57,7 +59,7 @@ func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMes
 	for i, e := range entries {
 		l, err := v.lease(e.GetReceiptHandle())
 		if err != nil {
-			results[i] = err
+			results[i] = v.ended(l, err, quirks.EndedAckOK)
 			continue
 		}
 		leases = append(leases, l)
@@ -73,7 +75,7 @@ func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMes
 		if alreadySettled(err) {
 			err = nil
 		}
-		results[which[n]] = err
+		results[which[n]] = v.ended(leases[n], err, quirks.EndedAckOK)
 	}
 	return results
 }

@@ -11,6 +11,7 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/quirks"
+	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
 // Headers that a client sends with every call.
@@ -30,6 +31,7 @@ type client struct {
 	Version   string
 	Namespace string
 	Host      string // the peer's address without its port
+	conn      *transport.Connection
 }
 
 // caller returns who makes the call and notes a sign of life of its session,
@@ -39,7 +41,8 @@ func (s *Server) caller(ctx context.Context) (client, error) {
 	if c.ID == "" {
 		return c, refuse(rmqpb.Code_CLIENT_ID_REQUIRED, "header %s must not be missing or blank", headerClientID)
 	}
-	s.sessions.Seen(c.ID)
+	session := s.sessions.Seen(c.ID)
+	s.heard(c, session != nil)
 	return c, nil
 }
 
@@ -56,6 +59,7 @@ func clientOf(ctx context.Context) client {
 		Language:  quirks.ParseLanguage(first(headerLanguage)),
 		Version:   first(headerVersion),
 		Namespace: first(headerNamespace),
+		conn:      transport.ConnectionOf(ctx),
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		c.Host = p.Addr.String()

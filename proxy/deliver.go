@@ -12,6 +12,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/proxy/wire"
 	"github.com/perigee-mq/perigee/receipt"
@@ -26,9 +27,9 @@ const (
 	lostInvisible = time.Second
 )
 
-// deliver streams the messages. SDKs drop everything of a call that ends with an
-// error, so when it does, what was not written goes back uncounted, and what may
-// have been seen comes back soon if the server renews it.
+// deliver streams the messages. When the call ends with an error, what was not
+// written goes back uncounted. What was written may have been seen, and counts; it
+// comes back soon if the server renews it or the SDK drops it all the same.
 func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Delivery, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	sent := 0
 	err := sendStatus(stream, ok())
@@ -52,7 +53,7 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 	}
 	s.lost(ctx, c, r)
 	s.giveBack(ctx, got[sent:])
-	if r.AutoRenew {
+	if r.AutoRenew || quirks.DropsCutOffReceive(c.Language) {
 		s.shorten(ctx, got[:sent])
 	}
 	s.logger.DebugContext(ctx, "receive ended before its messages were sent", "client", c.ID, "sent", sent, "messages", len(got), "error", err)
@@ -60,11 +61,16 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 }
 
 // lost is called for a call that did not reach its end. When the client did not
-// give it up because of its deadline, its connection may have broken.
+// give it up because of its deadline, its connection may have broken, which means
+// nothing where it has another one.
 func (s *Server) lost(ctx context.Context, c client, r receive) {
-	if r.AutoRenew && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		s.renewals.suspect(c.ID)
+	if !r.AutoRenew || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return
 	}
+	if c.conn != nil && c.conn.Closed() && s.links.any(c.ID) {
+		return
+	}
+	s.renewals.suspect(c.ID, pollGrace)
 }
 
 // ended returns why the call is over, as a gRPC status, or nil.
@@ -97,7 +103,7 @@ func (s *Server) giveBack(ctx context.Context, got []mq.Delivery) {
 	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.GiveBack})
 }
 
-// shorten lets messages come back soon whose delivery may have been lost.
+// shorten lets messages come back soon whose delivery is taken for lost.
 func (s *Server) shorten(ctx context.Context, got []mq.Delivery) {
 	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.Extend, Invisible: lostInvisible})
 }

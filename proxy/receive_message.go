@@ -144,7 +144,7 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
-	s.sessions.Touch(c.ID)
+	session := s.sessions.Touch(c.ID)
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)
@@ -154,16 +154,14 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	if err != nil || len(got) == 0 {
 		return nil, err
 	}
-	if s.sessions.Get(c.ID) == nil {
-		if r.AutoRenew {
-			s.giveBack(ctx, got)
-			return nil, nil
-		}
+	if !r.AutoRenew {
 		return got, nil
 	}
-	s.sessions.Touch(c.ID)
-	if r.AutoRenew {
-		s.renewals.add(c.ID, r.Group, got)
+	s.renewals.add(c, r.Group, got)
+	// Only now: a goodbye from here on finds what was added.
+	if s.sessions.Get(c.ID) != session {
+		s.giveBack(ctx, got)
+		return nil, nil
 	}
 	return got, nil
 }

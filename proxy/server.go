@@ -40,6 +40,8 @@ type Router interface {
 	EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
 	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
 	EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	TopicByID(id mq.TopicID) (*mq.Topic, error)
+	GroupByID(id mq.GroupID) (*mq.Group, error)
 }
 
 // Options configure a Server. Zero values mean the documented defaults.
@@ -107,6 +109,7 @@ type Server struct {
 	renewals  *renewals
 	rotation  rotation
 	streams   streams
+	links     links
 	frames    mem.BufferPool // of encoded deliveries
 }
 
@@ -144,8 +147,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 func (s *Server) Drain() { s.streams.drain() }
 
 // Close ends the background work and returns when it has ended. The gRPC server
-// must have stopped. Messages that were being renewed come back after their
-// current slice.
+// must have stopped. Messages that were being renewed are renewed once more, and
+// come back a slice later unless they are settled elsewhere.
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()

@@ -54,7 +54,7 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	}
 	t := &telemetry{server: s, client: c, out: session.NewStream()}
 	t.attach()
-	defer t.detach()
+	defer t.detach(ctx)
 
 	received := make(chan error, 1)
 	closing, ok := s.streams.start(func() { received <- t.receive(stream) })
@@ -134,7 +134,16 @@ func (t *telemetry) attach() *session.Session {
 	return current
 }
 
-func (t *telemetry) detach() {
+// detach ends it. A client that has no stream left, and did not end this one of
+// its own accord, may be gone.
+func (t *telemetry) detach(ctx context.Context) {
+	if t.detached().Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
+		return
+	}
+	t.server.renewals.suspect(t.client.ID, streamGrace)
+}
+
+func (t *telemetry) detached() *session.Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.ended = true
@@ -142,6 +151,7 @@ func (t *telemetry) detach() {
 	if t.mu.again != nil {
 		t.mu.again.Stop()
 	}
+	return t.mu.session
 }
 
 // receive takes the client's commands until the stream ends. It returns why. It
@@ -234,6 +244,8 @@ func (s *streams) drain() {
 		s.endServing()
 	}
 }
+
+func (s *streams) isDraining() bool { return s.serving.Err() != nil }
 
 // untilDrained returns a context that ends with ctx or when the server drains.
 func (s *streams) untilDrained(ctx context.Context) (context.Context, context.CancelFunc) {

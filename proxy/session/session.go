@@ -16,8 +16,9 @@ import (
 
 // A Session is one client id. Its methods may be called from any goroutine.
 type Session struct {
-	ID   string
-	seen atomic.Int64 // Unix nanoseconds
+	ID    string
+	start time.Time    // times are counted from here: a step of the wall clock ends no session
+	seen  atomic.Int64 // nanoseconds since start
 
 	mu struct {
 		sync.Mutex
@@ -41,10 +42,10 @@ func (s *Session) SetSettings(settings *rmqpb.Settings) {
 	s.mu.settings = settings
 }
 
-// Seen returns when the client last gave a sign of life.
-func (s *Session) Seen() time.Time { return time.Unix(0, s.seen.Load()) }
+// Silent returns for how long the client has given no sign of life.
+func (s *Session) Silent() time.Duration { return time.Since(s.start) - time.Duration(s.seen.Load()) }
 
-func (s *Session) touch() { s.seen.Store(time.Now().UnixNano()) }
+func (s *Session) touch() { s.seen.Store(int64(time.Since(s.start))) }
 
 // Attach makes st the client's stream at once. Earlier ones stay open but get no
 // further command: the client has opened a new one because it lost the old, or

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 )
@@ -21,6 +22,8 @@ const (
 	// it is probed, and given up: leases and sessions of a dead peer end then.
 	pingAfter   = 60 * time.Second
 	pingTimeout = 20 * time.Second
+	// DeadPeerTimeout is how long a connection may last after its peer has died.
+	DeadPeerTimeout = pingAfter + pingTimeout
 
 	// A connection carries one long poll per assigned queue.
 	maxConcurrentStreams = 100_000
@@ -66,8 +69,8 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 		experimental.BufferPool(pool),
 		grpc.ConnectionTimeout(c.ConnectionTimeout),
 	}
-	if c.Credentials != nil {
-		opts = append(opts, grpc.Creds(c.Credentials))
+	if c.Credentials == nil {
+		c.Credentials = insecure.NewCredentials()
 	}
-	return opts
+	return append(opts, grpc.Creds(tracked{c.Credentials}))
 }
