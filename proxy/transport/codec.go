@@ -69,7 +69,8 @@ func marshal(m proto.Message) (mem.BufferSlice, error) {
 }
 
 // Unmarshal decodes data into v, a proto.Message, which keeps no reference to
-// data.
+// data. Fields that this version does not know are dropped: an answer that
+// repeats a part of its request would repeat them too, some once for each queue.
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -77,5 +78,5 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
-	return proto.Unmarshal(buf.ReadOnlyData(), m)
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(buf.ReadOnlyData(), m)
 }
