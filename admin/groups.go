@@ -11,7 +11,7 @@ import (
 	"github.com/perigee-mq/perigee/router"
 )
 
-const fifoUnsupported = "FIFO groups are not supported yet"
+const fifoUnsupported = "fifo: FIFO groups are not supported yet"
 
 // CreateGroup creates a consumer group, or answers the one that exists with the
 // same configuration. FIFO groups answer UNIMPLEMENTED.

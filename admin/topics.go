@@ -18,7 +18,7 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	if typ != mq.TopicNormal {
-		return nil, unsupported(fmt.Sprintf("%s topics are not supported yet", typ))
+		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}
 	perm, err := permission(req.GetPermission())
 	if err != nil {

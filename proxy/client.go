@@ -22,6 +22,10 @@ const (
 	headerNamespace = "x-mq-namespace"
 )
 
+// maxClientID is the longest client id, in bytes. SDKs make theirs of the host's
+// name and a few numbers; sessions are kept by it.
+const maxClientID = 1024
+
 // A client is who makes a call, as far as the headers tell. Only the id is
 // required; a header that is repeated counts with its first value, because the
 // Go SDK repeats all of them on a retried send.
@@ -35,11 +39,15 @@ type client struct {
 }
 
 // caller returns who makes the call and notes a sign of life of its session,
-// where there is one. The error is CLIENT_ID_REQUIRED.
+// where there is one. The error is CLIENT_ID_REQUIRED, or BAD_REQUEST for an id
+// that is too long.
 func (s *Server) caller(ctx context.Context) (client, error) {
 	c := clientOf(ctx)
 	if c.ID == "" {
 		return c, refuse(rmqpb.Code_CLIENT_ID_REQUIRED, "header %s must not be missing or blank", headerClientID)
+	}
+	if len(c.ID) > maxClientID {
+		return c, refuse(rmqpb.Code_BAD_REQUEST, "header %s has %d bytes, the limit is %d", headerClientID, len(c.ID), maxClientID)
 	}
 	session := s.sessions.Seen(c.ID)
 	s.heard(c, session != nil)

@@ -38,7 +38,8 @@ const (
 // quirks.EmptyReceiveOK. Errors are held back for about a second.
 //
 // Codes: OK, MESSAGE_NOT_FOUND, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
-// TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN,
+// TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN (also when the permission
+// goes while it waits; nothing is delivered then),
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS.
@@ -94,14 +95,21 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if r.Topic, err = s.router.Topic(ctx, topicName); err != nil {
 		return c, r, err
 	}
-	if !r.Topic.Permission.CanRead() {
-		return c, r, refuse(rmqpb.Code_FORBIDDEN, "topic %q does not permit receiving", topicName)
+	if err = mayReceive(r.Topic); err != nil {
+		return c, r, err
 	}
 	if r.Group, err = s.router.EnsureGroup(ctx, groupName); err != nil {
 		return c, r, err
 	}
 	r.shard, err = shardOf(r.Topic, req.GetMessageQueue().GetBroker().GetName())
 	return c, r, err
+}
+
+func mayReceive(t *mq.Topic) error {
+	if !t.Permission.CanRead() {
+		return refuse(rmqpb.Code_FORBIDDEN, "topic %q does not permit receiving", t.Resource)
+	}
+	return nil
 }
 
 // validateNames checks the names that every call of a consumer carries.
@@ -153,6 +161,13 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	}
 	if err != nil || len(got) == 0 {
 		return nil, err
+	}
+	// The permission may have gone while the receive waited.
+	if t, err := s.router.Topic(ctx, r.Topic.Resource); err == nil && t.ID == r.Topic.ID {
+		if err := mayReceive(t); err != nil {
+			s.giveBack(ctx, got)
+			return nil, err
+		}
 	}
 	if !r.AutoRenew {
 		return got, nil

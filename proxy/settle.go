@@ -57,7 +57,7 @@ func (v *settlement) lease(handle string) (mq.Lease, error) {
 	l, err := receipt.Decode(handle)
 	switch {
 	case err != nil:
-		return l, err
+		return l, fmt.Errorf("receipt_handle: %w", err)
 	case v.gone():
 		return l, errGone
 	case l.Topic != v.topic.ID:

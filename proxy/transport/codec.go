@@ -72,7 +72,8 @@ func (c Codec) marshal(m proto.Message) (mem.BufferSlice, error) {
 }
 
 // Unmarshal decodes data into v, a proto.Message, which keeps no reference to
-// data.
+// data. Fields that this version does not know are dropped: an answer that
+// repeats a part of its request would repeat them too, some once for each queue.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -80,5 +81,5 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	buf := data.MaterializeToBuffer(c.pool)
 	defer buf.Free()
-	return proto.Unmarshal(buf.ReadOnlyData(), m)
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(buf.ReadOnlyData(), m)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -74,6 +75,18 @@ func TestDecodedRequestKeepsNoReferenceToTheBuffer(t *testing.T) {
 	require.NoError(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
 	clear(data)
 	require.True(t, proto.Equal(response(2000), &got))
+}
+
+func TestFieldsThatNobodyKnowsAreDropped(t *testing.T) {
+	sent := response(10)
+	newer := protowire.AppendString(protowire.AppendTag(nil, 9999, protowire.BytesType), "of a later version")
+	sent.ProtoReflect().SetUnknown(newer)
+	sent.GetMessage().GetTopic().ProtoReflect().SetUnknown(newer)
+	data, err := proto.Marshal(sent)
+	require.NoError(t, err)
+	var got rmqpb.ReceiveMessageResponse
+	require.NoError(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
+	require.True(t, proto.Equal(response(10), &got), &got)
 }
 
 func TestRequestsAboveTheGRPCDefaultAreAccepted(t *testing.T) {

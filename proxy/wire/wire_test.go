@@ -272,7 +272,10 @@ func TestEndpointsCarryTheSchemeOfTheirHost(t *testing.T) {
 }
 
 func TestEndpointsWithoutHostOrPortAreRefused(t *testing.T) {
-	for _, hostport := range []string{"", "IPAuthority", "localhost", ":8081", "::1:8081", "[::1]", "h:0", "h:65536", "h:http", "h:-1", "h:"} {
+	for _, hostport := range []string{
+		"", "IPAuthority", "localhost", ":8081", "::1:8081", "[::1]", "h:0", "h:65536", "h:http", "h:-1", "h:",
+		"a b:1", "a\n:1", "a/b:1", "\x7f:1", strings.Repeat("h", 254) + ":1",
+	} {
 		_, err := EndpointsFor(hostport)
 		require.ErrorIs(t, err, mq.ErrInvalid, "%q", hostport)
 		require.ErrorContains(t, err, "endpoint")
