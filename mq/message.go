@@ -127,6 +127,9 @@ type Receive struct {
 	Wait time.Duration
 	// AutoRenew is noted in the leases.
 	AutoRenew bool
+	// InFlight is how many messages of one queue the group may have under lease:
+	// a queue with as many serves no more until some are settled. 0: no limit.
+	InFlight int
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

@@ -18,8 +18,8 @@ const (
 	maxReceiveBatch     = 32
 	minReceiveInvisible = 10 * time.Second
 	maxInvisible        = 12 * time.Hour
-	// errorPause is how long an error answer is held back. Two SDKs ask again
-	// without a pause of their own.
+	// errorPause is how long a call with an error answer takes at least. Two SDKs
+	// ask again without a pause of their own.
 	errorPause = time.Second
 )
 
@@ -42,19 +42,20 @@ const (
 // goes while it waits; nothing is delivered then),
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
-// to poll and nothing is ready, TOO_MANY_REQUESTS.
+// to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
+// in flight as it may, or too many receives wait).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
 // that could not be written to the client.
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
-	ctx := stream.Context()
+	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
 	var got []mq.Delivery
 	if err == nil {
 		got, err = s.receive(ctx, c, r)
 	}
 	if err != nil {
-		if !pause(ctx, min(errorPause, room(ctx))) {
+		if !pause(ctx, min(errorPause-time.Since(start), room(ctx))) {
 			s.lost(ctx, c, r)
 			return ended(ctx)
 		}
@@ -85,6 +86,7 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 		return c, r, err
 	}
 	r.AutoRenew = req.GetAutoRenew()
+	r.InFlight = s.opts.InFlight
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
 	if r.Invisible, err = s.invisibleOf(req); err != nil {
 		return c, r, err

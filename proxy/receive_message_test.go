@@ -524,3 +524,32 @@ func TestMessagesThatMeetTheDrainAreDeliveredAndNotDropped(t *testing.T) {
 		require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, again.code, "a receive after the drain ends empty")
 	})
 }
+
+func TestAGroupWithTooManyMessagesInFlightIsToldSlowlyAndGoesOnWhenItAcknowledges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, func(o *testOptions) { o.InFlight = 2 })
+		s.topic(t, "a", router.TopicSpec{Queues: 1})
+		for i := range 5 {
+			s.send(t, message("a", fmt.Sprint(i), "x"))
+		}
+		c := s.consumer("a", "g")
+		held := c.receive(t, c.simple(32, time.Hour, 0))
+		require.Len(t, held.messages, 2)
+		for _, poll := range []time.Duration{0, 20 * time.Second} {
+			start := time.Now()
+			a := c.receive(t, c.simple(32, time.Hour, poll))
+			require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, a.code)
+			for _, part := range []string{`group g`, `topic a`, "limit is 2"} {
+				require.Contains(t, a.text, part)
+			}
+			require.Equal(t, time.Second, time.Since(start))
+		}
+		waiting := make(chan *answer, 1)
+		start := time.Now()
+		go func() { waiting <- c.receive(t, c.simple(32, time.Hour, 20*time.Second)) }()
+		time.Sleep(100 * time.Millisecond)
+		c.acked(t, held.handle(0))
+		require.Equal(t, []string{"2"}, (<-waiting).ids())
+		require.Equal(t, 100*time.Millisecond, time.Since(start))
+	})
+}

@@ -60,6 +60,9 @@ type Options struct {
 	MaxBatchSize int
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
+	// InFlight is how many messages of one queue a group may have under lease; 0:
+	// no limit.
+	InFlight int
 	// SessionTimeout ends a session after that long without a sign of life: 90 s
 	// by default. The slowest SDK sends heartbeats every 30 s.
 	SessionTimeout time.Duration

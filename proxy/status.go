@@ -43,6 +43,7 @@ var codes = []struct {
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrNotImplemented, rmqpb.Code_NOT_IMPLEMENTED},
 	{mq.ErrTopicExists, rmqpb.Code_PRECONDITION_FAILED},
 	{mq.ErrGroupExists, rmqpb.Code_PRECONDITION_FAILED},

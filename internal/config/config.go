@@ -49,6 +49,12 @@ type Config struct {
 	MaxBodySize Size
 	// LongPollingMax is the longest time an empty receive waits (long_polling_max).
 	LongPollingMax time.Duration
+	// InFlightLimit is how many messages of one queue a consumer group may have
+	// under lease; 0: no limit (in_flight_limit).
+	InFlightLimit int
+	// MaxWaitingReceives is how many receives may wait for messages at a time; 0:
+	// no limit (max_waiting_receives).
+	MaxWaitingReceives int
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
 	SessionTimeout time.Duration
@@ -131,7 +137,11 @@ func Default() Config {
 		MaxBodySize:      4 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
-		Renew:            Renew{Slice: time.Minute, Max: 3 * time.Hour},
-		Log:              Log{Level: slog.LevelInfo, Format: LogText},
+
+		InFlightLimit:      20_000,
+		MaxWaitingReceives: 100_000,
+
+		Renew: Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Log:   Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

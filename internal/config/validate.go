@@ -23,6 +23,7 @@ const (
 	// A record of the log holds a message and does not span segments.
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
+	maxCount        = 1_000_000_000
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
@@ -120,6 +121,12 @@ func checkShard(name string) string {
 
 func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
+		return err
+	}
+	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
+		return err
+	}
+	if err := within("max_waiting_receives", c.MaxWaitingReceives, 0, maxCount); err != nil {
 		return err
 	}
 	if err := within("max_recv_size", c.MaxRecvSize, 2*recvHeadroom, maxRecvSize); err != nil {

@@ -162,7 +162,8 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		OnFailure: n.notServing,
+		MaxWaiting: n.cfg.MaxWaitingReceives,
+		OnFailure:  n.notServing,
 	})
 	if err != nil {
 		return err
@@ -193,6 +194,7 @@ func (n *node) buildServer() error {
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
+		InFlight:       n.cfg.InFlightLimit,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
 	})

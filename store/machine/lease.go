@@ -20,7 +20,7 @@ func (m *Machine) lease(ref keyspace.Ref) (keyspace.Lease, bool, error) {
 // unindex removes what leads to the record from the index of its state. The
 // record itself is replaced or deleted by the caller.
 func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, -1)
+	s.count(l.State, ref.Queue, -1)
 	switch l.State {
 	case keyspace.Leased:
 		m.due.remove(l.When)
@@ -35,7 +35,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 
 // put writes the record and its index key.
 func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, 1)
+	s.count(l.State, ref.Queue, 1)
 	m.val = m.val[:0]
 	switch l.State {
 	case keyspace.Leased:
@@ -44,7 +44,8 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	case keyspace.Ready:
 		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
 		m.val = keyspace.AppendReady(m.val, ref.Queue, ref.Offset)
-		m.Effects.Ready = append(m.Effects.Ready, ref.Sub)
+		s.readyLast = l.When
+		m.Effects.ready(ref.Sub)
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 		m.Effects.UsedUp = append(m.Effects.UsedUp, ref)
@@ -58,8 +59,18 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	return m.set(m.key, m.val)
 }
 
+// freed tells those who wait for room in the in-flight limit, if there are any,
+// that a delivery which was in state is over.
+func (m *Machine) freed(s *sub, state keyspace.LeaseState) {
+	if s.heldUp && state == keyspace.Leased {
+		s.heldUp = false
+		m.Effects.Freed = append(m.Effects.Freed, s.id)
+	}
+}
+
 // drop deletes the record and its index key: the delivery is over.
 func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
+	m.freed(s, l.State)
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
@@ -72,6 +83,7 @@ func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 // end moves a record whose delivery failed: on to the next attempt, or to the
 // used-up messages when there is none left.
 func (m *Machine) end(s *sub, ref keyspace.Ref, l keyspace.Lease, maxAttempts mq.Attempt) error {
+	m.freed(s, l.State)
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
@@ -166,6 +178,7 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 		if l.Nacked {
 			return nil // repeated
 		}
+		m.freed(s, l.State)
 		if err := m.unindex(s, ref, l); err != nil {
 			return err
 		}

@@ -48,6 +48,11 @@ type Result struct {
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
+	// Full says that a pop left messages in queues at their in-flight limit.
+	Full bool
+	// Left says that a pop delivered as much as it may, and that there is more in
+	// the queues or to be delivered again, wanted or not.
+	Left bool
 }
 
 func (r *Result) reset() {
@@ -68,8 +73,11 @@ type Popped struct {
 type Effects struct {
 	// Arrived lists the new messages by topic and tag.
 	Arrived []Arrival
-	// Ready lists the groups that have a redelivery they did not have before.
-	Ready []keyspace.Sub
+	// Ready counts the redeliveries that groups did not have before.
+	Ready []Readied
+	// Freed lists the groups that a look or pop found at their in-flight limit
+	// and that have settled something since.
+	Freed []keyspace.Sub
 	// UsedUp lists the messages that wait for a dead-letter copy.
 	UsedUp []keyspace.Ref
 	// Gone says that a topic or group was deleted.
@@ -77,6 +85,21 @@ type Effects struct {
 	// Lost counts the deliveries that were dropped because their message is no
 	// longer stored.
 	Lost uint64
+}
+
+// Readied says how many messages became ready to be delivered again to a group.
+type Readied struct {
+	keyspace.Sub
+	N int
+}
+
+// ready counts a redelivery.
+func (e *Effects) ready(sub keyspace.Sub) {
+	if n := len(e.Ready); n > 0 && e.Ready[n-1].Sub == sub {
+		e.Ready[n-1].N++
+		return
+	}
+	e.Ready = append(e.Ready, Readied{sub, 1})
 }
 
 // An Arrival is one new message. Tag aliases the command's payload.
@@ -87,7 +110,7 @@ type Arrival struct {
 
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
-	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], UsedUp: e.UsedUp[:0]}
+	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0]}
 }
 
 // leaseCache bounds how many lease records are kept in memory between commits.
@@ -104,6 +127,8 @@ type Machine struct {
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*sub
 	due    due
+	// byGroup has the subs of each group, in the order of their beginning.
+	byGroup map[mq.GroupID][]*sub
 
 	// leases caches lease records by what was last written or read; a zero
 	// State says that the record was deleted by the batch.
@@ -115,7 +140,7 @@ type Machine struct {
 	// Written counts the bytes of effects that were committed.
 	Written uint64
 
-	key, val []byte // scratch
+	key, val, tags []byte // scratch
 }
 
 // Open reads the state in db. An empty db is the state before the first command.
@@ -128,6 +153,9 @@ func Open(db *pebble.DB) (*Machine, error) {
 		topics: map[mq.TopicID]*topic{},
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*sub{},
+
+		byGroup: map[mq.GroupID][]*sub{},
+
 		leases: map[keyspace.Ref]keyspace.Lease{},
 		due:    newDue(),
 	}
@@ -176,7 +204,7 @@ func (m *Machine) load() error {
 	lower, upper = keyspace.SubKeys()
 	err = m.scan(lower, upper, func(k, _ []byte) error {
 		id, err := keyspace.DecodeSubKey(k)
-		m.subs[id] = &sub{id: id, readyLow: 1}
+		m.addSub(id)
 		return err
 	})
 	if err != nil {
@@ -196,9 +224,12 @@ func (m *Machine) load() error {
 		if s == nil {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
-		s.count(l.State, 1)
-		if l.State == keyspace.Leased {
+		s.count(l.State, ref.Queue, 1)
+		switch l.State {
+		case keyspace.Leased:
 			m.due.add(l.When)
+		case keyspace.Ready:
+			s.readyLast = max(s.readyLast, l.When)
 		}
 		return nil
 	})
@@ -270,6 +301,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyChange(rec, res)
 	case command.KindExpire:
 		err = m.applyExpire(rec)
+	case command.KindPopLimited:
+		err = m.applyLimitedPop(rec, res)
 	case command.KindDeadLetter:
 		err = m.applyDeadLetter(rec, res)
 	default:

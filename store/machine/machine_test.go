@@ -90,7 +90,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %d %v %v %d %v", res.Err, res.First, res.Popped, res.More, res.After, res.Settled)
+	return fmt.Sprintf("%v %d %v %v %d %v %v", res.Err, res.First, res.Popped, res.More, res.After, res.Settled, res.Full)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -156,7 +156,8 @@ func (h *history) send(*rapid.T) {
 }
 
 func (h *history) pop(*rapid.T) {
-	c := command.Pop{
+	c := command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
+	c.Pop = command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
 		Bytes:     rapid.SampledFrom([]uint32{0, 1, 50, 1000}).Draw(h.t, "bytes"),
@@ -167,21 +168,24 @@ func (h *history) pop(*rapid.T) {
 	for range 100 {
 		h.tick()
 		c.Time = h.now
-		may := true
-		if c.After == 0 && rapid.Bool().Draw(h.t, "ask first") {
-			require.NoError(h.t, h.m.Commit())
-			var err error
-			may, err = h.m.MayPop(c.Group, c.Topic)
-			require.NoError(h.t, err)
+		if rapid.Bool().Draw(h.t, "look first") {
+			look := h.lookFirst(c)
+			if !look.May {
+				if !look.More {
+					return
+				}
+				c.After = look.After
+				continue
+			}
+			c.After = look.After
 		}
-		if !may {
-			got, _, ok := h.model.pop(c, uint64(len(h.log))+1)
-			require.True(h.t, ok)
-			require.Empty(h.t, got, "MayPop said there was nothing")
-			return
+		var res machine.Result
+		if c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit") {
+			res = h.apply(command.KindPop, &c.Pop)
+		} else {
+			res = h.apply(command.KindPopLimited, &c)
 		}
-		res := h.apply(command.KindPop, &c)
-		want, more, ok := h.model.pop(c, uint64(len(h.log)))
+		want, ok := h.model.pop(c, uint64(len(h.log)))
 		if !ok {
 			require.Error(h.t, res.Err)
 			return
@@ -196,13 +200,39 @@ func (h *history) pop(*rapid.T) {
 				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: mq.PopID(c.Time)},
 			})
 		}
-		require.Equal(h.t, want, got)
-		require.Equal(h.t, more, res.More)
-		if !more {
+		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
+		require.NoError(h.t, h.m.Commit())
+		c.After = 0
+		look, err := h.m.Look(&c)
+		require.NoError(h.t, err)
+		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
+		if !res.More {
 			return
 		}
 		c.After = res.After
 	}
+}
+
+// lookFirst looks before a pop, and proves on a copy of the model that what the
+// look leaves out comes to nothing.
+func (h *history) lookFirst(c command.LimitedPop) machine.Look {
+	require.NoError(h.t, h.m.Commit())
+	look, err := h.m.Look(&c)
+	require.NoError(h.t, err)
+	require.GreaterOrEqual(h.t, look.After, c.After)
+	require.False(h.t, h.model.skipped(c, look.After) && !look.Full, "the look went past a redelivery for the pop")
+	if look.May || look.More {
+		return look
+	}
+	// The scan limit of a look is spent in another order.
+	before := h.model.state(c)
+	c.Scan = 1000
+	got, ok := h.model.pop(c, uint64(len(h.log))+1)
+	require.True(h.t, ok)
+	require.Empty(h.t, got.popped, "the look saw nothing")
+	require.Equal(h.t, got.full, look.Full)
+	require.Equal(h.t, before, h.model.state(c), "the look saw no effect")
+	return look
 }
 
 // stored returns the id of the message at the position a pop names.
@@ -392,7 +422,7 @@ func (h *history) drain() {
 				}
 				c := command.Pop{Time: h.tick(), Topic: topic, Group: g, Max: 1000, Invisible: 1, Scan: 100_000}
 				h.apply(command.KindPop, &c)
-				h.model.pop(c, uint64(len(h.log)))
+				h.model.pop(command.LimitedPop{Pop: c}, uint64(len(h.log)))
 			}
 			for _, b := range h.model.backlogs(g) {
 				left += b.Ready + b.InFlight

@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -126,10 +127,27 @@ type modelPopped struct {
 	attempt mq.Attempt
 }
 
-func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more bool, ok bool) {
+// A modelPop is what a pop comes to.
+type modelPop struct {
+	popped []modelPopped
+	more   bool
+	full   bool // a queue at its in-flight limit has messages that are wanted
+}
+
+// leased counts the messages of a queue that consumers have.
+func (s *modelSub) leased(queue mq.QueueID) (n int32) {
+	for ref, l := range s.leases {
+		if ref.Queue == queue && l.State == keyspace.Leased {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) {
 	g, queues := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || queues == nil {
-		return nil, false, false
+		return modelPop{}, false
 	}
 	s := m.sub(g, c.Topic)
 	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
@@ -141,9 +159,10 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 		l.Nacked = false
 		s.leases[ref] = l
 		bytes += queues[ref.Queue][ref.Offset].size
-		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
+		res.popped = append(res.popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
 	}
-	full := func() bool { return len(popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
+	full := func() bool { return len(res.popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
+	atLimit := func(queue mq.QueueID) bool { return c.InFlight > 0 && s.leased(queue) >= c.InFlight }
 	scan := c.Scan
 	for _, ref := range s.in(keyspace.Ready) {
 		l := s.leases[ref]
@@ -154,39 +173,87 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 			break
 		}
 		if scan <= 0 {
-			more = true
+			res.more = true
 			break
 		}
 		scan--
-		if l.Attempt >= g.MaxAttempts {
+		switch {
+		case res.full && atLimit(ref.Queue):
+		case l.Attempt >= g.MaxAttempts:
 			l.State, l.When = keyspace.UsedUp, 0
-		} else if wants(queues[ref.Queue][ref.Offset].tag) {
+		case !wants(queues[ref.Queue][ref.Offset].tag):
+		case atLimit(ref.Queue):
+			res.full = true
+		default:
 			deliver(ref, l)
 		}
 	}
 	if full() {
-		return popped, more, true
+		return res, true
 	}
 	for i := range queues {
 		q := (int(modelTurn(index)%uint64(len(queues))) + i) % len(queues)
 		if s.progress[q] >= len(queues[q]) {
 			continue
 		}
+		if scan > 0 && len(c.Tags) == 0 && atLimit(mq.QueueID(q)) {
+			res.full = true
+			continue
+		}
 		for ; s.progress[q] < len(queues[q]) && !full(); s.progress[q]++ {
 			if scan <= 0 {
-				return popped, true, true
+				res.more = true
+				return res, true
 			}
 			scan--
-			if wants(queues[q][s.progress[q]].tag) {
-				ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
-				deliver(ref, &keyspace.Lease{First: c.Time})
+			if !wants(queues[q][s.progress[q]].tag) {
+				continue
 			}
+			if atLimit(mq.QueueID(q)) {
+				res.full = true
+				break
+			}
+			ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
+			deliver(ref, &keyspace.Lease{First: c.Time})
 		}
 		if full() {
 			break
 		}
 	}
-	return popped, more, true
+	return res, true
+}
+
+// skipped says whether a pop that begins behind the redelivery `after` leaves out
+// one behind its own After that is for it, or that is used up.
+func (m *model) skipped(c command.LimitedPop, after uint64) bool {
+	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
+	if s == nil {
+		return false
+	}
+	for _, ref := range s.in(keyspace.Ready) {
+		l, tag := s.leases[ref], m.topics[c.Topic][ref.Queue][ref.Offset].tag
+		if l.When > c.After && l.When <= after && (len(c.Tags) == 0 || slices.Contains(c.Tags, tag) || l.Attempt >= m.groups[c.Group].MaxAttempts) {
+			return true
+		}
+	}
+	return false
+}
+
+// state is everything of a sub, for comparison.
+func (m *model) state(c command.LimitedPop) string {
+	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
+	if s == nil {
+		return "none"
+	}
+	leases := map[keyspace.Ref]keyspace.Lease{}
+	for ref, l := range s.leases {
+		leases[ref] = *l
+	}
+	progress := slices.Clone(s.progress)
+	for len(progress) > 0 && progress[len(progress)-1] == 0 {
+		progress = progress[:len(progress)-1] // of queues that were added, maybe
+	}
+	return fmt.Sprint(progress, leases) // in the order of their keys
 }
 
 // modelTurn is the finalizer of SplitMix64: part of what records mean.

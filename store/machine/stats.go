@@ -30,11 +30,8 @@ func (m *Machine) Queues(id mq.TopicID) ([]mq.QueueRange, error) {
 // ordered by topic.
 func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 	var list []mq.Backlog
-	for id, s := range m.subs {
-		if id.Group != group {
-			continue
-		}
-		t := m.topics[id.Topic]
+	for _, s := range m.byGroup[group] {
+		t := m.topics[s.id.Topic]
 		if t == nil {
 			continue
 		}
@@ -44,7 +41,7 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 		if err := m.loadProgress(s, t); err != nil {
 			return nil, err
 		}
-		b := mq.Backlog{Topic: id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
+		b := mq.Backlog{Topic: s.id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
 		for i, q := range t.queues {
 			b.Ready += int64(q.next - min(max(s.progress[i], q.min), q.next))
 		}

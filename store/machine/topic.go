@@ -165,7 +165,7 @@ func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 		if err := m.del(m.key); err != nil {
 			return err
 		}
-		delete(m.subs, id)
+		m.removeSub(id)
 	}
 	for ref := range m.leases {
 		if match(ref.Sub) {

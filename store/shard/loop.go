@@ -163,13 +163,13 @@ func (s *Shard) turn(rd *round) error {
 		if r.query != nil {
 			continue // after the commands
 		}
+		r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
 		staged, refusal, err := s.stageRequest(rd, r)
 		if err != nil {
 			return err
 		}
 		if !staged {
 			rd.requests[i] = nil
-			r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
 			r.answer(refusal)
 		}
 	}
@@ -252,14 +252,26 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 	}
-	// A round that ends leases may make something ready for the pops behind.
-	if r.kind == command.KindPop && r.pop.After == 0 && !rd.expires {
-		if may, err := s.machine.MayPop(r.pop.Group, r.pop.Topic); !may || err != nil {
+	if r.kind == command.KindPop || r.kind == command.KindPopLimited {
+		if may, err := s.lookFirst(rd, r); !may || err != nil {
 			return false, nil, err
 		}
 	}
 	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
 	return true, nil, nil
+}
+
+// lookFirst reports whether the pop could change anything. When it could not, the
+// look is the answer, and nothing is written.
+func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
+	look, err := s.machine.Look(&r.pop)
+	if err != nil {
+		return false, err
+	}
+	r.pop.After = look.After
+	r.res.After, r.res.More, r.res.Full = look.After, look.More, look.Full
+	// A round that ends leases may make something ready for the pops behind.
+	return look.May || rd.expires && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
 }
 
 // register makes the shard know the topic as the caller knows it.
@@ -321,6 +333,7 @@ func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
+	s.waiters.freed(e.Freed)
 	if e.Gone {
 		s.waiters.wakeAll()
 	}

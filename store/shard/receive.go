@@ -21,62 +21,108 @@ const popScan = 2048
 // consumer has read them. One message is delivered whatever its size.
 const popBytes = 4 << 20
 
-// full reports whether popped is as much as one receive gets, so that there may
-// be more.
-func full(r mq.Receive, popped []machine.Popped) bool {
-	bytes := 0
-	for _, p := range popped {
-		bytes += int(p.Size)
-	}
-	return len(popped) == r.Max || bytes >= popBytes
+// How long a receive goes on that does not wait for messages.
+const (
+	// fullHold is how long a receive is held whose group has as many messages in
+	// flight as it may, so that clients that ask again at once do so slowly.
+	fullHold = time.Second
+	// lookTime is how long a receive looks for messages at least, whatever its
+	// wait: behind a sparse filter there may be many to look at.
+	lookTime = time.Second
+)
+
+// A haul is what a receive has found.
+type haul struct {
+	popped []machine.Popped
+	popID  mq.PopID
+	more   bool // the look has not come to its end
+	left   bool // it is as much as one receive gets, and there may be more
+	full   bool // there are messages in queues at their in-flight limit
 }
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
 // new messages, from any queue. It returns none when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
+//
+// When the only messages there are lie in queues at the in-flight limit, it waits
+// about a second for some to be settled, and not beyond r.Wait, and then returns
+// an error that wraps mq.ErrTooManyInFlight. When more receives wait than may, the
+// error wraps mq.ErrBusy.
 func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error) {
 	if r.Max < 1 || r.Max > math.MaxInt32 || r.Invisible <= 0 {
 		return nil, fmt.Errorf("receive of %d messages for %s: %w", r.Max, r.Invisible, mq.ErrInvalid)
 	}
-	popped, popID, err := s.pop(ctx, r)
-	if err == nil && len(popped) == 0 && r.Wait > 0 {
-		popped, popID, err = s.wait(ctx, r)
+	if r.InFlight < 0 || r.InFlight > math.MaxInt32 {
+		return nil, fmt.Errorf("receive with an in-flight limit of %d: %w", r.InFlight, mq.ErrInvalid)
 	}
-	if err != nil || len(popped) == 0 {
+	got, err := s.pop(ctx, r, time.Now().Add(max(r.Wait, lookTime)))
+	switch {
+	case err != nil || len(got.popped) > 0:
+	case r.Wait > 0:
+		got, err = s.wait(ctx, r)
+	case got.full:
+		err = tooManyInFlight(r)
+	}
+	if err != nil || len(got.popped) == 0 {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		s.giveBack(r, popped, popID)
+		s.giveBack(r, got.popped, got.popID)
 		return nil, context.Cause(ctx)
 	}
-	return s.read(r, popped, popID)
+	return s.read(r, got.popped, got.popID)
+}
+
+func tooManyInFlight(r mq.Receive) error {
+	return fmt.Errorf("group %s has %d or more messages of topic %s in flight in each queue that has any for it, the limit is %d: %w",
+		r.Group.Resource, r.InFlight, r.Topic.Resource, r.InFlight, mq.ErrTooManyInFlight)
 }
 
 // wait parks the receive until there is something for it.
-func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped, popID mq.PopID, err error) {
+func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
+	if !s.waiters.enter(s.opts.MaxWaiting) {
+		return haul{}, fmt.Errorf("shard %s: %d receives wait already: %w", s.opts.Name, s.opts.MaxWaiting, mq.ErrBusy)
+	}
+	defer s.waiters.leave()
 	sub := keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}
+	end := time.Now().Add(r.Wait)
 	timer := time.NewTimer(r.Wait)
 	defer timer.Stop()
-	w := &waiter{c: make(chan struct{}, 1)}
+	w := &waiter{c: make(chan struct{}, 1), max: r.Max}
+	full := false
 	for {
 		s.waiters.register(w, sub, r.Tags)
-		popped, popID, err = s.pop(ctx, r)
-		if err == nil && len(popped) == 0 && ctx.Err() != nil {
+		got, err := s.pop(ctx, r, end)
+		if err == nil && len(got.popped) == 0 && got.full && s.waiters.wantRoom(w) {
+			// From now on it is woken by what makes room, and not by what has before.
+			got, err = s.pop(ctx, r, end)
+		}
+		if err == nil && len(got.popped) == 0 && ctx.Err() != nil {
 			err = context.Cause(ctx) // it may not have looked at all
 		}
-		if err != nil || len(popped) > 0 {
+		if err != nil || len(got.popped) > 0 {
 			s.waiters.unregister(w)
-			if err != nil || full(r, popped) {
+			if err != nil || got.left || got.more {
 				// What it was woken for may still be there.
 				s.waiters.passOn(sub, r.Tags)
 			}
-			return popped, popID, err
+			return got, err
+		}
+		if got.full != full {
+			left := time.Until(end)
+			if full = got.full; full {
+				left = min(left, fullHold)
+			}
+			timer.Reset(left)
 		}
 		select {
 		case <-w.c:
 			continue
 		case <-timer.C:
+			if full {
+				err = tooManyInFlight(r)
+			}
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case <-s.closing:
@@ -84,34 +130,43 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 			err = s.Err()
 		}
 		s.waiters.unregister(w)
-		return nil, 0, err
+		return haul{}, err
 	}
 }
 
-// pop asks the machine for messages until it has some or has looked at all.
-func (s *Shard) pop(ctx context.Context, r mq.Receive) ([]machine.Popped, mq.PopID, error) {
-	after := uint64(0)
+// pop asks the machine for messages until it has some, has looked at all, or the
+// time is over.
+func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, error) {
+	kind := command.KindPop
+	if r.InFlight > 0 {
+		kind = command.KindPopLimited
+	}
+	after, full := uint64(0), false
 	for {
-		req := s.newRequest(command.KindPop)
+		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
-		req.pop = command.Pop{
+		req.pop.InFlight = int32(r.InFlight)
+		req.pop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
 		}
 		// The answer is awaited even when ctx ends: what it leases must be
 		// given back.
 		if err := s.send(ctx, req); err != nil {
-			return nil, 0, err
+			return haul{}, err
 		}
 		<-req.done
-		popped := append([]machine.Popped(nil), req.res.Popped...)
-		popID, more, err := mq.PopID(req.pop.Time), req.res.More, req.err
+		full = full || req.res.Full
 		after = req.res.After
-		s.release(req)
-		if err != nil || len(popped) > 0 || !more || ctx.Err() != nil {
-			return popped, popID, err
+		got := haul{
+			popped: append([]machine.Popped(nil), req.res.Popped...), popID: mq.PopID(req.pop.Time),
+			more: req.res.More, left: req.res.Left, full: full,
 		}
-		after = max(after, 1) // above 0: go on without asking whether it is worth it
+		err := req.err
+		s.release(req)
+		if err != nil || len(got.popped) > 0 || !got.more || ctx.Err() != nil || !time.Now().Before(end) {
+			return got, err
+		}
 	}
 }
 

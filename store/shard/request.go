@@ -19,7 +19,7 @@ type request struct {
 
 	// Of these the one for kind is used; its Time is set by the loop.
 	append      command.Append
-	pop         command.Pop
+	pop         command.LimitedPop
 	ack         command.Ack
 	change      command.Change
 	deadLetter  command.DeadLetter
@@ -60,7 +60,7 @@ func (r *request) size() int64 {
 	switch r.kind {
 	case command.KindAppend:
 		n = r.append.Size()
-	case command.KindPop:
+	case command.KindPop, command.KindPopLimited:
 		for _, tag := range r.pop.Tags {
 			n += len(tag) + binary.MaxVarintLen32
 		}
@@ -82,6 +82,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 		r.append.Time = now
 		return &r.append
 	case command.KindPop:
+		r.pop.Time = now
+		return &r.pop.Pop
+	case command.KindPopLimited:
 		r.pop.Time = now
 		return &r.pop
 	case command.KindAck:

@@ -54,6 +54,9 @@ type Options struct {
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
 	CacheSize int64
+	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
+	// bound.
+	MaxWaiting int
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 	// OnFailure is called once when the shard stops for good, with Err set. It

@@ -80,6 +80,18 @@ func ack(t *testing.T, s *shard.Shard, l mq.Lease) error {
 	return res[0]
 }
 
+// ackAll settles leases of one topic and group in one call.
+func ackAll(t *testing.T, s *shard.Shard, leases []mq.Lease) []error {
+	t.Helper()
+	refs := make([]command.LeaseRef, len(leases))
+	for i, l := range leases {
+		refs[i] = command.LeaseRef{Queue: l.Queue, Offset: l.Offset, PopID: l.PopID}
+	}
+	res, err := s.Ack(t.Context(), leases[0].Topic, leases[0].Group, refs)
+	require.NoError(t, err)
+	return res
+}
+
 func change(t *testing.T, s *shard.Shard, l mq.Lease, d time.Duration, reason mq.ChangeReason) error {
 	t.Helper()
 	res, err := s.Change(t.Context(), l.Topic, l.Group, []command.LeaseChange{{

@@ -29,7 +29,7 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 			st.appended.Add(uint64(len(r.append.Messages)))
 			st.appendedBytes.Add(uint64(bytes))
 		}
-	case command.KindPop:
+	case command.KindPop, command.KindPopLimited:
 		st.delivered.Add(uint64(len(res.Popped)))
 		again := uint64(0)
 		for i := range res.Popped {
@@ -63,6 +63,7 @@ type Stats struct {
 	Unreadable, Lost        uint64 // reads of messages that failed; messages dropped for want of a body
 	Records, Syncs          uint64 // log records written, and syncs of the log
 	Waiting                 int    // receives that wait
+	Woken                   uint64 // receives told to look again
 	LogFirst, LogAppended   uint64 // positions in the log
 	LogFlushed              uint64
 }
@@ -70,12 +71,13 @@ type Stats struct {
 // Stats returns the counters.
 func (s *Shard) Stats() Stats {
 	st := &s.stats
+	waiting, woken := s.waiters.count()
 	return Stats{
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
 		Settled: st.settled.Load(), Refused: st.refused.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
-		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: s.waiters.count(),
+		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken,
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
 	}
 }

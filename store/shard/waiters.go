@@ -17,6 +17,8 @@ import (
 // ended or had found something already, passes it on to the next.
 type waiter struct {
 	c    chan struct{} // capacity 1
+	max  int           // messages it takes
+	room bool          // it waits for messages of its group to be settled, too
 	list *waitList     // nil: not registered, or a token is in c
 	of   *waitList     // the list it was last registered in
 	next *waiter
@@ -29,6 +31,11 @@ type waitList struct {
 	tags        []string // none: every message
 	first, last *waiter
 	n           int
+	room        int // of them wait for room, too
+	at          int // index in the topic's lists
+	// credit is how many more messages those woken in the call take.
+	credit int
+	call   uint64
 }
 
 type listKey struct {
@@ -50,7 +57,44 @@ type waiters struct {
 	mu     sync.Mutex
 	lists  map[listKey]*waitList
 	topics map[mq.TopicID][]*waitList
-	n      int
+	n      int    // waiters in the lists
+	inside int    // receives between enter and leave
+	call   uint64 // of arrived or ready, for waitList.credit
+	woken  uint64 // tokens given out
+}
+
+// enter counts a receive that is about to wait. It reports false when as many as
+// may do already; limit 0: any number may.
+func (ws *waiters) enter(limit int) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if limit > 0 && ws.inside >= limit {
+		return false
+	}
+	ws.inside++
+	return true
+}
+
+// leave undoes enter.
+func (ws *waiters) leave() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.inside--
+}
+
+// wantRoom makes w be woken when messages of its group are settled, too. It
+// reports false when that was so before.
+func (ws *waiters) wantRoom(w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.room {
+		return false
+	}
+	w.room = true
+	if w.list != nil {
+		w.list.room++
+	}
+	return true
 }
 
 func (l *waitList) matches(tag []byte) bool {
@@ -77,6 +121,7 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 			ws.lists, ws.topics = map[listKey]*waitList{}, map[mq.TopicID][]*waitList{}
 		}
 		ws.lists[key] = l
+		l.at = len(ws.topics[sub.Topic])
 		ws.topics[sub.Topic] = append(ws.topics[sub.Topic], l)
 	}
 	w.list, w.of, w.prev, w.next = l, l, l.last, nil
@@ -88,6 +133,9 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	l.last = w
 	l.n++
 	ws.n++
+	if w.room {
+		l.room++
+	}
 }
 
 // unregister takes w out of its queue. When w had been woken meanwhile, the
@@ -129,19 +177,18 @@ func (ws *waiters) removeLocked(w *waiter) {
 	w.list, w.next, w.prev = nil, nil, nil
 	l.n--
 	ws.n--
+	if w.room {
+		l.room--
+	}
 	if l.n > 0 {
 		return
 	}
 	delete(ws.lists, l.key)
 	lists := ws.topics[l.key.sub.Topic]
-	for i := range lists {
-		if lists[i] == l {
-			lists[i] = lists[len(lists)-1]
-			lists[len(lists)-1] = nil
-			lists = lists[:len(lists)-1]
-			break
-		}
-	}
+	moved := lists[len(lists)-1]
+	lists[l.at], moved.at = moved, l.at
+	lists[len(lists)-1] = nil
+	lists = lists[:len(lists)-1]
 	if len(lists) == 0 {
 		delete(ws.topics, l.key.sub.Topic)
 	} else {
@@ -156,11 +203,26 @@ func (ws *waiters) wakeLocked(l *waitList) {
 	}
 	w := l.first
 	ws.removeLocked(w)
+	ws.woken++
 	w.c <- struct{}{}
 }
 
-// arrived wakes, for every new message, one receive of each group and filter
-// that wants it.
+// wakeForLocked wakes as many of the queue as it takes to receive n messages more
+// than what was woken for in the same call. One that gets as much as it takes
+// wakes the next, so it does no harm when they are too few.
+func (ws *waiters) wakeForLocked(l *waitList, n int) {
+	if l.call != ws.call {
+		l.call, l.credit = ws.call, 0
+	}
+	for l.credit < n && l.first != nil {
+		l.credit += l.first.max
+		ws.wakeLocked(l)
+	}
+	l.credit -= n
+}
+
+// arrived wakes, for new messages, receives of each group and filter that wants
+// them.
 func (ws *waiters) arrived(list []machine.Arrival) {
 	if len(list) == 0 {
 		return
@@ -170,20 +232,21 @@ func (ws *waiters) arrived(list []machine.Arrival) {
 	if ws.n == 0 {
 		return
 	}
+	ws.call++
 	for _, a := range list {
 		lists := ws.topics[a.Topic]
 		// Backwards: a queue that becomes empty is replaced by the last one.
 		for i := len(lists) - 1; i >= 0; i-- {
 			if l := lists[i]; l.matches(a.Tag) {
-				ws.wakeLocked(l)
+				ws.wakeForLocked(l, 1)
 			}
 		}
 	}
 }
 
-// ready wakes, for every redelivery, one receive of the group with each of its
-// filters: the tag of a redelivery is not known here.
-func (ws *waiters) ready(list []keyspace.Sub) {
+// ready wakes, for redeliveries, receives of the group with each of its filters:
+// the tag of a redelivery is not known here.
+func (ws *waiters) ready(list []machine.Readied) {
 	if len(list) == 0 {
 		return
 	}
@@ -192,10 +255,29 @@ func (ws *waiters) ready(list []keyspace.Sub) {
 	if ws.n == 0 {
 		return
 	}
+	ws.call++
+	for _, r := range list {
+		lists := ws.topics[r.Topic]
+		for i := len(lists) - 1; i >= 0; i-- {
+			if l := lists[i]; l.key.sub == r.Sub {
+				ws.wakeForLocked(l, r.N)
+			}
+		}
+	}
+}
+
+// freed wakes one receive of the group with each of its filters that waits for
+// room. It wakes the next when it finds more than it takes.
+func (ws *waiters) freed(list []keyspace.Sub) {
+	if len(list) == 0 {
+		return
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	for _, sub := range list {
 		lists := ws.topics[sub.Topic]
 		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.key.sub == sub {
+			if l := lists[i]; l.key.sub == sub && l.room > 0 {
 				ws.wakeLocked(l)
 			}
 		}
@@ -213,9 +295,9 @@ func (ws *waiters) wakeAll() {
 	}
 }
 
-// count returns how many receives wait.
-func (ws *waiters) count() int {
+// count returns how many receives wait, and how many were woken so far.
+func (ws *waiters) count() (n int, woken uint64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return ws.n
+	return ws.n, ws.woken
 }
