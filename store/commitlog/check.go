@@ -98,7 +98,7 @@ func (c *logCheck) segment(base Pos, first, last bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, seg.release()) }()
 	if first {
-		c.sum.First, c.sum.Last, c.sum.Begin = seg.index, seg.index-1, seg.firstRecord()
+		c.sum.First, c.sum.Last, c.sum.Begin = seg.index, max(seg.index, 1)-1, seg.firstRecord()
 	}
 	return c.frames(seg, size, last)
 }
@@ -173,6 +173,9 @@ func (c *logCheck) frames(seg *segment, size int64, last bool) error {
 		}
 		if h.kind < kindReserved {
 			c.sum.Records, c.sum.Last = c.sum.Records+1, h.index
+			if c.sum.First == 0 { // the header did not say
+				c.sum.First = h.index
+			}
 			if err := c.fn(record(h, r.pos, frame)); err != nil {
 				return err
 			}
