@@ -164,24 +164,17 @@ func checkFiles(fs vfs.FS, dir string) error {
 }
 
 func (e *embedded) Load(ctx context.Context, yield func(Entry) error) error {
-	it, err := e.db.NewIterWithContext(ctx, nil)
-	if err != nil {
-		return err
-	}
 	isNew := true
 	var revision uint64
-	for ok := it.First(); ok && err == nil; ok = it.Next() {
+	err := e.each(ctx, func(entry Entry) error {
 		isNew = false
-		var value []byte
-		if value, err = it.ValueAndErr(); err != nil {
-			break
-		}
-		entry := Entry{Key: string(it.Key()), Value: append([]byte{}, value...)}
-		if err = yield(entry); err == nil && entry.Key == countersKey {
+		err := yield(entry)
+		if err == nil && entry.Key == countersKey {
 			revision, err = revisionOf([]Entry{entry})
 		}
-	}
-	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	var known uint64
@@ -189,6 +182,25 @@ func (e *embedded) Load(ctx context.Context, yield func(Entry) error) error {
 		return err
 	}
 	return compareRevisions(e.dir, known, revision)
+}
+
+// each calls yield for every entry of the database.
+func (e *embedded) each(ctx context.Context, yield func(Entry) error) (err error) {
+	it, err := e.db.NewIterWithContext(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if err := yield(Entry{Key: string(it.Key()), Value: append([]byte{}, value...)}); err != nil {
+			return err
+		}
+	}
+	return it.Error()
 }
 
 // revisionOf returns the revision among the entries of one change.

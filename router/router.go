@@ -168,26 +168,7 @@ func loadSnapshot(ctx context.Context, backend Backend) (*snapshot, error) {
 	entries := 0
 	err := backend.Load(ctx, func(e Entry) error {
 		entries++
-		if err := decodeVersion(e); err != nil {
-			return err
-		}
-		switch {
-		case e.Key == countersKey:
-			return decodeCounters(e, s)
-		case strings.HasPrefix(e.Key, topicPrefix):
-			t, err := decodeTopic(e)
-			if err != nil {
-				return err
-			}
-			return s.addTopic(e.Key, t)
-		case strings.HasPrefix(e.Key, groupPrefix):
-			g, err := decodeGroup(e)
-			if err != nil {
-				return err
-			}
-			return s.addGroup(e.Key, g)
-		}
-		return &DamageError{Entry: e.Key, Reason: "is of no known kind"}
+		return s.load(e)
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/keyspace"
@@ -25,6 +26,7 @@ type Line struct {
 // verifies each of them. The store must be stopped; nothing is changed. An
 // error about damage names the file and the offset.
 func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
+	fs = readonly.New(fs)
 	return eachStopped(fs, dir, func(name, shardDir string) error {
 		logDir := shard.LogDir(fs, shardDir)
 		reach, err := shard.Applied(fs, shardDir)
@@ -57,6 +59,7 @@ func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 // DumpKeys calls fn for every key of the views of every shard in dir. The store
 // must be stopped; nothing is changed.
 func DumpKeys(fs vfs.FS, dir string, fn func(Line) error) error {
+	fs = readonly.New(fs)
 	return eachStopped(fs, dir, func(name, shardDir string) (err error) {
 		db, err := shard.ReadViews(fs, shardDir)
 		if err != nil {

@@ -86,6 +86,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.receiveCommand(),
 		a.benchCommand(),
 		a.healthCommand(),
+		a.checkCommand(),
 		a.dumpCommand(),
 		a.versionCommand(),
 	)

@@ -22,11 +22,9 @@ func (n *node) reconcile(ctx context.Context) error {
 		return err
 	}
 	lastTopic, lastGroup := n.router.LastIDs()
-	unknown := slices.ContainsFunc(topics, func(id mq.TopicID) bool { return id > lastTopic }) ||
-		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
-	if unknown {
+	if unheardOf(topics, groups, lastTopic, lastGroup) {
 		dir := filepath.Join(n.cfg.DataDir, routerDir)
-		return fmt.Errorf("metadata in %s: the store holds topics or groups that it has never known: it is missing or older than the store; bring back the one that belongs to it", dir)
+		return fmt.Errorf("metadata in %s: %s; bring back the one that belongs to it", dir, olderMetadata)
 	}
 	for _, id := range topics {
 		if _, err := n.router.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
@@ -43,6 +41,15 @@ func (n *node) reconcile(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// olderMetadata is what unheardOf means.
+const olderMetadata = "the store holds topics or groups that it has never known: it is missing or older than the store"
+
+// unheardOf reports whether one of the ids has never been handed out.
+func unheardOf(topics []mq.TopicID, groups []mq.GroupID, lastTopic mq.TopicID, lastGroup mq.GroupID) bool {
+	return slices.ContainsFunc(topics, func(id mq.TopicID) bool { return id > lastTopic }) ||
+		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
 }
 
 // follow carries changes of topics and groups into the store, until ctx ends.

@@ -3,6 +3,7 @@ package commitlog
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -44,7 +45,8 @@ func (s smallLog) outcome(t *testing.T, files map[string][]byte) (uint64, error)
 	o := s.opts
 	o.FS = memWith(t, o.Dir, files)
 	verr := Verify(o.FS, o.Dir, nil)
-	require.Equal(t, files, snapshot(t, o.FS, o.Dir), "Verify writes nothing")
+	s.check(t, o.FS, verr)
+	require.Equal(t, files, snapshot(t, o.FS, o.Dir), "Verify and Check write nothing")
 	l, err := Open(o)
 	if err != nil {
 		require.Equal(t, files, snapshot(t, o.FS, o.Dir), "a failed Open changes nothing")
@@ -63,6 +65,32 @@ func (s smallLog) outcome(t *testing.T, files map[string][]byte) (uint64, error)
 	mustAppend(t, l, 50)
 	requireRecords(t, l, n+1)
 	return n, nil
+}
+
+// check compares what Check says with what Verify says: both find something or
+// neither, Check's first finding is Verify's, and no whole record is wrong.
+func (s smallLog) check(t *testing.T, fs vfs.FS, verr error) {
+	t.Helper()
+	var found []error
+	last := uint64(0)
+	sum, err := Check(fs, s.opts.Dir, func(r Record) error {
+		if r.Index <= last || r.Kind != kindFor(r.Index) || !bytes.Equal(r.Payload, payloadFor(r.Index, len(r.Payload))) {
+			return fmt.Errorf("record %d after %d is wrong", r.Index, last)
+		}
+		last = r.Index
+		return nil
+	}, func(err error) { found = append(found, err) })
+	require.NoError(t, err)
+	require.Equal(t, last, sum.Last)
+	if verr == nil {
+		require.Empty(t, found)
+		require.Equal(t, sum.Last, sum.Records)
+		return
+	}
+	require.NotEmpty(t, found, "Verify says %v", verr)
+	for _, err := range found {
+		require.True(t, isRefusal(err), "%v", err)
+	}
 }
 
 func isDamage(err error) bool {

@@ -52,6 +52,28 @@ func TestKeysAndValuesRoundTrip(t *testing.T) {
 		require.Equal(t, q, gotQ)
 		require.Equal(t, r.Offset, offset)
 
+		topic, err := keyspace.DecodeTopicKey(keyspace.AppendTopicKey(nil, r.Topic))
+		require.NoError(t, err)
+		require.Equal(t, r.Topic, topic)
+		group, err := keyspace.DecodeGroupKey(keyspace.AppendGroupKey(nil, r.Group))
+		require.NoError(t, err)
+		require.Equal(t, r.Group, group)
+		topic, group, err = keyspace.DecodeGoneKey(keyspace.AppendGoneTopicKey(nil, r.Topic))
+		require.NoError(t, err)
+		require.Equal(t, r.Topic, topic)
+		require.Zero(t, group)
+		topic, group, err = keyspace.DecodeGoneKey(keyspace.AppendGoneGroupKey(nil, r.Group))
+		require.NoError(t, err)
+		require.Zero(t, topic)
+		require.Equal(t, r.Group, group)
+		sub, queue, err = keyspace.DecodeProgressKey(keyspace.AppendProgressKey(nil, r.Sub, r.Queue))
+		require.NoError(t, err)
+		require.Equal(t, r.Sub, sub)
+		require.Equal(t, r.Queue, queue)
+		sub, err = keyspace.DecodeReadySub(keyspace.AppendReadyKey(nil, r.Sub, when))
+		require.NoError(t, err)
+		require.Equal(t, r.Sub, sub)
+
 		l := keyspace.Lease{
 			State:   keyspace.LeaseState(rapid.IntRange(1, 3).Draw(t, "state")),
 			Attempt: mq.Attempt(rapid.Int32Range(0, 2000).Draw(t, "attempt")),
@@ -116,5 +138,11 @@ func FuzzDescribe(f *testing.F) {
 	f.Add(keyspace.AppendProgressKey(nil, r.Sub, 1), keyspace.AppendOffset(nil, 2))
 	f.Fuzz(func(_ *testing.T, key, val []byte) {
 		_, _, _ = keyspace.Describe(key, val)
+		_ = keyspace.KindOf(key)
+		_, _ = keyspace.DecodeTopicKey(key)
+		_, _ = keyspace.DecodeGroupKey(key)
+		_, _, _ = keyspace.DecodeGoneKey(key)
+		_, _, _ = keyspace.DecodeProgressKey(key)
+		_, _ = keyspace.DecodeReadySub(key)
 	})
 }

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/spf13/cobra"
+
+	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/node"
+	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store"
+)
+
+// defaultDeriveLimit is how large views may be for a check to derive them in memory.
+const defaultDeriveLimit = "1GiB"
+
+func (a *app) checkCommand() *cobra.Command {
+	var dataDir, deriveLimit string
+	cmd := &cobra.Command{
+		Use: "check", Short: "Verify everything that a stopped server holds", Args: arguments(),
+		Long: "Verify everything that a stopped server holds: every record of the log, every block, key and\n" +
+			"value of the views, that they agree with each other and with the log, and the metadata.\n" +
+			"Nothing is changed. Each finding is one line with its file and offset, or its key; the exit\n" +
+			"code is 1 if there is one. The check goes on behind what it finds.\n\n" +
+			"The views are also derived again from the log, in memory, and compared key by key, unless\n" +
+			"they are larger than --derive-limit. That takes some times their size in memory.",
+		RunE: func(*cobra.Command, []string) error {
+			limit, err := config.ParseSize(deriveLimit)
+			if err != nil {
+				return usagef("--derive-limit %q %w", deriveLimit, err)
+			}
+			return a.check(dataDir, uint64(limit))
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", config.Default().DataDir, "`folder` of the stopped server")
+	cmd.Flags().StringVar(&deriveLimit, "derive-limit", defaultDeriveLimit, "`size` of the largest views to derive again; 0 for none")
+	return cmd
+}
+
+// Lines that check prints with --json.
+type (
+	findingLine struct {
+		Finding findingInfo `json:"finding"`
+	}
+	findingInfo struct {
+		Shard   string `json:"shard,omitempty"`
+		File    string `json:"file"`
+		Offset  *int64 `json:"offset,omitempty"`
+		Key     string `json:"key,omitempty"`
+		Problem string `json:"problem"`
+	}
+	shardLine struct {
+		Shard shardInfo `json:"shard"`
+	}
+	shardInfo struct {
+		Name       string `json:"name"`
+		Segments   int    `json:"segments"`
+		Records    uint64 `json:"records"`
+		First      uint64 `json:"first_record"`
+		Last       uint64 `json:"last_record"`
+		End        uint64 `json:"end_position"`
+		Torn       int64  `json:"torn_bytes"`
+		Messages   uint64 `json:"messages"`
+		Keys       uint64 `json:"keys"`
+		Applied    uint64 `json:"applied_record"`
+		Derived    bool   `json:"derived"`
+		NotDerived string `json:"not_derived,omitempty"`
+		Findings   uint64 `json:"findings"`
+	}
+	metadataLine struct {
+		Metadata metadataInfo `json:"metadata"`
+	}
+	metadataInfo struct {
+		Revision uint64 `json:"revision"`
+		Topics   int    `json:"topics"`
+		Groups   int    `json:"groups"`
+		Findings int    `json:"findings"`
+	}
+)
+
+func (a *app) check(dataDir string, deriveLimit uint64) error {
+	out := bufio.NewWriter(a.stdout)
+	var printErr error
+	line := func(value any, text string) {
+		if printErr != nil {
+			return
+		}
+		if a.json {
+			printErr = printJSON(out, value)
+		} else {
+			_, printErr = fmt.Fprintln(out, text)
+		}
+	}
+	sum, err := node.Check(vfs.Default, dataDir, node.CheckOptions{
+		DeriveLimit: deriveLimit,
+		Found:       func(f node.Finding) { line(findingLine{findingOf(f)}, f.String()) },
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range sum.Shards {
+		line(shardLine{shardOf(s)}, describeShard(s))
+	}
+	m := sum.Metadata
+	line(metadataLine{metadataOf(m)}, fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups)))
+	if err := out.Flush(); printErr == nil {
+		printErr = err
+	}
+	if printErr != nil {
+		return printErr
+	}
+	if sum.Findings > 0 {
+		return fmt.Errorf("%s: %d findings", dataDir, sum.Findings)
+	}
+	return nil
+}
+
+func findingOf(f node.Finding) findingInfo {
+	info := findingInfo{Shard: f.Shard, File: f.File, Key: f.Key, Problem: f.Problem}
+	if f.Offset >= 0 {
+		info.Offset = &f.Offset
+	}
+	return info
+}
+
+func shardOf(s store.CheckedShard) shardInfo {
+	return shardInfo{
+		Name: s.Shard, Segments: s.Log.Segments, Records: s.Log.Records, First: s.Log.First, Last: s.Log.Last, End: uint64(s.Log.End),
+		Torn: s.Log.Torn, Messages: s.Messages, Keys: s.Keys, Applied: s.Applied, Derived: s.Derived, NotDerived: s.NotDerived, Findings: s.Findings,
+	}
+}
+
+func metadataOf(m router.Checked) metadataInfo {
+	return metadataInfo{Revision: m.Revision, Topics: len(m.Topics), Groups: len(m.Groups), Findings: m.Findings}
+}
+
+func describeShard(s store.CheckedShard) string {
+	text := fmt.Sprintf("shard %s: log of %d segments with records %d to %d and %d messages; views of %d keys at record %d",
+		s.Shard, s.Log.Segments, s.Log.First, s.Log.Last, s.Messages, s.Keys, s.Applied)
+	if s.Derived {
+		text += ", compared with what the log gives"
+	} else {
+		text += ", not derived again: " + s.NotDerived
+	}
+	if s.Log.Torn > 0 {
+		text += fmt.Sprintf("; a torn tail of %d bytes that the next start cuts", s.Log.Torn)
+	}
+	return text
+}

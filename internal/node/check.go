@@ -1,0 +1,94 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store"
+)
+
+// A Finding is one thing that is wrong in the data directory of a stopped node.
+type Finding struct {
+	// Shard is empty for metadata.
+	Shard string
+	// File is the file it is in, or the directory of the database.
+	File string
+	// Offset is where in the file, -1 when it is not at one place.
+	Offset int64
+	// Key is the key of the views, in hexadecimal, or the entry of the metadata;
+	// empty when it is not about one.
+	Key     string
+	Problem string
+}
+
+// String returns the finding in one line.
+func (f Finding) String() string { return store.Finding(f).String() }
+
+// CheckOptions configure Check.
+type CheckOptions struct {
+	// DeriveLimit is as in store.CheckOptions.
+	DeriveLimit uint64
+	// Found is called for every finding.
+	Found func(Finding)
+}
+
+// Checked is what Check has seen.
+type Checked struct {
+	Shards   []store.CheckedShard
+	Metadata router.Checked
+	Findings uint64
+}
+
+// Check verifies everything in the data directory of a stopped node: see
+// store.Check and router.Check, and that the two belong together. Nothing is
+// changed. The error says why it could not check at all.
+func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err error) {
+	storeDir, metadataDir := fsys.PathJoin(dataDir, StoreDir), fsys.PathJoin(dataDir, routerDir)
+	sum.Shards, err = store.Check(fsys, storeDir, store.CheckOptions{
+		DeriveLimit: opts.DeriveLimit, Found: func(f store.Finding) { opts.Found(Finding(f)) },
+	})
+	if err != nil {
+		return sum, err
+	}
+	for _, s := range sum.Shards {
+		sum.Findings += s.Findings
+	}
+	readable := true
+	found := func(err error) {
+		readable = false
+		sum.Findings++
+		opts.Found(ofMetadata(metadataDir, err))
+	}
+	sum.Metadata, err = router.Check(fsys, metadataDir, found)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // a store without topics does not need any
+	}
+	if err != nil {
+		return sum, err
+	}
+	for _, s := range sum.Shards {
+		if readable && unheardOf(s.Topics, s.Groups, sum.Metadata.LastTopic, sum.Metadata.LastGroup) {
+			found(fmt.Errorf("shard %s: %s", s.Shard, olderMetadata))
+		}
+	}
+	return sum, nil
+}
+
+// ofMetadata returns the finding that err describes.
+func ofMetadata(dir string, err error) Finding {
+	f := Finding{File: dir, Offset: -1, Problem: err.Error()}
+	var damage *router.DamageError
+	var version *router.VersionError
+	switch {
+	case errors.As(err, &damage):
+		f.File, f.Key, f.Problem = damage.File, damage.Entry, damage.Reason
+	case errors.As(err, &version):
+		f.File, f.Key = version.File, version.Entry
+		f.Problem = fmt.Sprintf("has version %d, this program reads up to %d", version.Found, version.Known)
+	}
+	return f
+}

@@ -1,0 +1,107 @@
+package store
+
+import (
+	"errors"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// A lease record leads to exactly one key of an index, which its state says, and
+// that key leads back to the record. Both ways are checked, so neither a record
+// that never comes due nor a key without a record is passed over.
+
+func (v *viewsCheck) lease(key, val []byte) error {
+	ref, err := keyspace.DecodeLeaseKey(key)
+	l, valErr := keyspace.DecodeLease(val)
+	if err = errors.Join(err, valErr); err != nil {
+		v.inViews(key, "%v", err)
+		return nil
+	}
+	if !v.registered(key, ref.Sub) {
+		return nil
+	}
+	q := v.queues[keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}]
+	if q == nil || ref.Offset < q.min || ref.Offset >= q.next {
+		v.inViews(key, "lease of a message that queue %d of topic %d does not hold: offset %d", ref.Queue, ref.Topic, ref.Offset)
+	}
+	progress, err := v.progressOf(ref.Sub, ref.Queue)
+	if err != nil {
+		return err
+	}
+	if ref.Offset >= progress {
+		v.inViews(key, "lease of offset %d of queue %d, which group %d has not reached: its progress is %d", ref.Offset, ref.Queue, ref.Group, progress)
+	}
+	if l.PopID == 0 || l.PopID > mq.PopID(v.state.Time) || l.First > int64(l.PopID) || l.Attempt < 0 {
+		v.inViews(key, "lease with pop id %d, attempt %d and first delivery at %d, but the last command applied came at %d",
+			l.PopID, l.Attempt, l.First, v.state.Time)
+	}
+	var index []byte
+	switch l.State {
+	case keyspace.Leased:
+		index = keyspace.AppendDueKey(nil, l.When, ref)
+	case keyspace.Ready:
+		index = keyspace.AppendReadyKey(nil, ref.Sub, l.When)
+	case keyspace.UsedUp:
+		index = keyspace.AppendUsedUpKey(nil, ref)
+	}
+	_, found, err := get(v.db, index, func([]byte) (struct{}, error) { return struct{}{}, nil })
+	if err == nil && !found {
+		v.inViews(key, "lease is %s, but its key %x in the index is missing", l.State, index)
+	}
+	return err
+}
+
+// indexed checks that the record of ref is in the state that an index key says.
+func (v *viewsCheck) indexed(key []byte, ref keyspace.Ref, state keyspace.LeaseState, when uint64) error {
+	l, found, err := get(v.db, keyspace.AppendLeaseKey(nil, ref), keyspace.DecodeLease)
+	switch {
+	case errors.Is(err, keyspace.ErrCorrupt): // judged where it stands
+	case err != nil:
+		return err
+	case !found:
+		v.inViews(key, "offset %d of queue %d is %s in the index, but group %d holds no lease of it", ref.Offset, ref.Queue, state, ref.Group)
+	case l.State != state || l.When != when:
+		v.inViews(key, "offset %d of queue %d is %s (%d) in the index, but %s (%d) in the lease of group %d",
+			ref.Offset, ref.Queue, state, when, l.State, l.When, ref.Group)
+	}
+	return nil
+}
+
+func (v *viewsCheck) due(key []byte) error {
+	when, ref, err := keyspace.DecodeDueKey(key)
+	if err != nil {
+		v.inViews(key, "%v", err)
+		return nil
+	}
+	if !v.subs[ref.Sub] && (v.goneTopics[ref.Topic] || v.goneGroups[ref.Group]) {
+		return nil // deleted under the lease; the key stays until its time
+	}
+	return v.indexed(key, ref, keyspace.Leased, when)
+}
+
+func (v *viewsCheck) ready(key, val []byte) error {
+	seq, err := keyspace.DecodeReadyKey(key)
+	queue, offset, valErr := keyspace.DecodeReady(val)
+	if err = errors.Join(err, valErr); err != nil {
+		v.inViews(key, "%v", err)
+		return nil
+	}
+	sub, err := keyspace.DecodeReadySub(key)
+	if err != nil {
+		return err
+	}
+	if seq == 0 || seq > v.state.Ready {
+		v.inViews(key, "redelivery %d, but only %d were counted", seq, v.state.Ready)
+	}
+	return v.indexed(key, keyspace.Ref{Sub: sub, Queue: queue, Offset: offset}, keyspace.Ready, seq)
+}
+
+func (v *viewsCheck) usedUp(key []byte) error {
+	ref, err := keyspace.DecodeUsedUpKey(key)
+	if err != nil {
+		v.inViews(key, "%v", err)
+		return nil
+	}
+	return v.indexed(key, ref, keyspace.UsedUp, 0)
+}

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"math"
+
+	"github.com/perigee-mq/perigee/internal/readonly"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// checkLog reads the log once: frames, commands, the messages in them against the
+// queue entries, and the position of the views; and with the same records it
+// derives the views again.
+func (c *shardCheck) checkLog() {
+	l := &logCheck{shardCheck: c, topics: map[mq.TopicID]int32{}, cursors: map[keyspace.Queue]mq.QueueOffset{}}
+	l.derive = newDerivation(c)
+	defer l.derive.close()
+	sum, err := commitlog.Check(c.fs, c.logDir, l.record, func(err error) {
+		l.derive.giveUp("the log is damaged")
+		c.inLog(err)
+	})
+	c.sum.Log = sum
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = &commitlog.CorruptionError{File: c.logDir, Reason: "the log is missing"}
+		fallthrough
+	case err != nil:
+		l.derive.giveUp("the log is damaged")
+		c.inLog(err)
+		return
+	}
+	if c.sum.Log.First > 1 && sum.Segments > 0 {
+		c.inLog(&commitlog.CorruptionError{
+			File:   c.logDir,
+			Reason: fmt.Sprintf("the log begins with record %d: the segments before it are missing", sum.First),
+		})
+	}
+	if c.state.Pos > uint64(sum.End) || c.state.Index > sum.Last {
+		c.inLog(&commitlog.CorruptionError{File: c.logDir, Reason: fmt.Sprintf(
+			"the log ends with record %d at position %d, but the views have applied records up to %d at position %d: records are missing or damaged",
+			sum.Last, sum.End, c.state.Index, c.state.Pos)})
+	}
+	l.rest()
+	l.derive.compare()
+}
+
+// A logCheck is the check of the records of one shard's log.
+type logCheck struct {
+	*shardCheck
+	time   int64                // of the record before
+	topics map[mq.TopicID]int32 // registered so far in the log, with their queues
+	// cursors have the entry that the next message of a queue must have.
+	cursors map[keyspace.Queue]mq.QueueOffset
+	derive  *derivation
+}
+
+// place reports a finding about a record.
+func (l *logCheck) place(rec commitlog.Record, format string, args ...any) {
+	args = append([]any{rec.Index, rec.Pos}, args...)
+	l.found(Finding{File: l.logDir, Offset: -1}, "record %d at position %d: "+format, args...)
+}
+
+func (l *logCheck) record(rec commitlog.Record) error {
+	if rec.Index == l.state.Index && uint64(rec.Next) != l.state.Pos {
+		l.place(rec, "ends at position %d, but the views have applied it up to %d", rec.Next, l.state.Pos)
+	}
+	now, err := command.Time(rec.Payload)
+	if err == nil {
+		if now <= l.time {
+			l.place(rec, "its time %d is not after %d, that of the record before", now, l.time)
+		}
+		l.time = now
+		err = l.command(rec, now)
+	}
+	if err != nil {
+		l.place(rec, "%v", err)
+		l.derive.giveUp("the log is damaged")
+	}
+	l.derive.apply(rec)
+	return nil
+}
+
+// command decodes the command of a record as a whole.
+func (l *logCheck) command(rec commitlog.Record, now int64) error {
+	switch kind := command.Kind(rec.Kind); kind {
+	case command.KindAppend:
+		v, err := command.ViewAppend(rec.Payload)
+		if err != nil {
+			return err
+		}
+		for range v.Count {
+			if err := l.message(rec, v.Topic, v.Queue, now, v.Next()); err != nil {
+				return err
+			}
+		}
+		return v.Done()
+	case command.KindDeadLetter:
+		v, err := command.ViewDeadLetter(rec.Payload)
+		if err != nil {
+			return err
+		}
+		return l.deadLetter(rec, v)
+	case command.KindTopic:
+		t, err := command.DecodeTopic(rec.Payload)
+		l.topics[t.ID] = max(l.topics[t.ID], t.Queues)
+		return err
+	case command.KindGroup:
+		_, err := command.DecodeGroup(rec.Payload)
+		return err
+	default:
+		_, err := command.Describe(kind, rec.Payload)
+		return err
+	}
+}
+
+// deadLetter checks the message of a dead-letter command. The command is refused
+// when the original was settled meanwhile, and then there is no entry.
+func (l *logCheck) deadLetter(rec commitlog.Record, v command.DeadLetterView) error {
+	if _, err := l.decode(rec, v.Message); err != nil {
+		return err
+	}
+	id := keyspace.Queue{Topic: v.Target, Queue: v.Queue}
+	e, found, err := l.nextEntry(rec, id)
+	if err != nil || !found || e.Pos != uint64(rec.PayloadPos)+uint64(v.Message.Start) {
+		return err
+	}
+	l.match(rec, id, e, v.Time, v.Message)
+	return nil
+}
+
+// decode verifies a stored message by its own checksum.
+func (l *logCheck) decode(rec commitlog.Record, m command.StoredMessage) (mq.Message, error) {
+	l.sum.Messages++
+	if m.Start < 0 || m.Size < 0 || m.Start+m.Size > len(rec.Payload) {
+		return mq.Message{}, fmt.Errorf("%w: message at byte %d", command.ErrCorrupt, m.Start)
+	}
+	return command.DecodeMessage(rec.Payload[m.Start : m.Start+m.Size])
+}
+
+// message checks one message of an append against the entry it must have.
+func (l *logCheck) message(rec commitlog.Record, topic mq.TopicID, queue mq.QueueID, now int64, m command.StoredMessage) error {
+	if _, err := l.decode(rec, m); err != nil {
+		return err
+	}
+	id := keyspace.Queue{Topic: topic, Queue: queue}
+	e, found, err := l.nextEntry(rec, id)
+	if err != nil || l.views == nil {
+		return err
+	}
+	pos := uint64(rec.PayloadPos) + uint64(m.Start)
+	if found && e.Pos == pos {
+		l.match(rec, id, e, now, m)
+		return nil
+	}
+	// An append to what the shard did not know then was refused.
+	_, registered := l.views.topics[topic]
+	if registered && int32(queue) < l.topics[topic] && pos < l.state.Pos {
+		l.place(rec, "its message for offset %d of queue %d, topic %d, has no entry there", l.cursors[id], queue, topic)
+	}
+	return nil
+}
+
+// nextEntry returns the next entry of a queue that is not before the record.
+// Entries that are passed over point at no message.
+func (l *logCheck) nextEntry(rec commitlog.Record, id keyspace.Queue) (e keyspace.Entry, found bool, err error) {
+	if l.views == nil || l.views.queues[id] == nil {
+		return e, false, nil
+	}
+	q := l.views.queues[id]
+	if _, ok := l.cursors[id]; !ok {
+		l.cursors[id] = q.min
+	}
+	for ; l.cursors[id] < q.next; l.cursors[id]++ {
+		if e, found, err = l.entry(id, l.cursors[id]); err != nil {
+			return e, false, err
+		}
+		if found && e.Pos >= uint64(rec.PayloadPos) {
+			return e, true, nil
+		}
+		if found {
+			l.orphan(id, e)
+		}
+	}
+	return e, false, nil
+}
+
+func (l *logCheck) entry(id keyspace.Queue, offset mq.QueueOffset) (e keyspace.Entry, found bool, err error) {
+	err = readonly.Catch(func() (err error) {
+		e, found, err = get(l.db, keyspace.AppendEntryKey(nil, id, offset), func(b []byte) (keyspace.Entry, error) {
+			e, err := keyspace.DecodeEntry(b)
+			e.Tag = append([]byte(nil), e.Tag...)
+			return e, err
+		})
+		return err
+	})
+	if errors.Is(err, keyspace.ErrCorrupt) {
+		return e, false, nil // told already
+	}
+	return e, found, err
+}
+
+func (l *logCheck) orphan(id keyspace.Queue, e keyspace.Entry) {
+	l.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
+		"entry %d of queue %d, topic %d, points at position %d of the log, where there is no message of it", l.cursors[id], id.Queue, id.Topic, e.Pos)
+}
+
+// match compares an entry with the message it points at, and goes to the next one.
+func (l *logCheck) match(rec commitlog.Record, id keyspace.Queue, e keyspace.Entry, now int64, m command.StoredMessage) {
+	if e.Size != uint32(m.Size) || e.StoreTime != now || string(e.Tag) != string(m.Tag) || e.Group != groupHash(m.Group) {
+		l.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
+			"entry %d of queue %d, topic %d, does not agree with its message in record %d: size %d and %d, time %d and %d, tag %q and %q, or message group",
+			l.cursors[id], id.Queue, id.Topic, rec.Index, e.Size, m.Size, e.StoreTime, now, e.Tag, m.Tag)
+	}
+	l.cursors[id]++
+}
+
+// groupHash is that of the queue entries: FNV-1a, and 0 for no message group.
+func groupHash(group []byte) uint64 {
+	if len(group) == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(group) // it never fails
+	return max(h.Sum64(), 1)
+}
+
+// rest reports the entries that no message of the log has led to.
+func (l *logCheck) rest() {
+	if l.views == nil {
+		return
+	}
+	end := commitlog.Record{PayloadPos: math.MaxInt64}
+	for _, id := range l.views.order {
+		if _, _, err := l.nextEntry(end, id); err != nil {
+			l.inViews(nil, "cannot be read: %v", err)
+			return
+		}
+	}
+}
