@@ -31,13 +31,14 @@ const (
 	KindChange      Kind = 8 // change invisible durations
 	KindExpire      Kind = 9 // end the leases whose time has passed
 	KindDeadLetter  Kind = 10
+	KindTrim        Kind = 11 // move the beginnings of queues
 	KindPopLimited  Kind = 13 // a pop that keeps to an in-flight limit
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
-	KindExpire: "expire", KindDeadLetter: "dead-letter", KindPopLimited: "pop-limited",
+	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindPopLimited: "pop-limited",
 }
 
 // String returns the name of the kind.

@@ -45,6 +45,7 @@ func samples() map[command.Kind]encoder {
 		command.KindDeadLetter: &command.DeadLetter{
 			Time: 1, Lease: lease, Group: 2, Topic: 3, Target: 4, Queue: 0, Message: msg,
 		},
+		command.KindTrim: &command.Trim{Time: 1, Topic: 2, Queues: []command.QueueTrim{{Queue: 3, Min: 1 << 40, Kept: 5}, {}}},
 	}
 }
 
@@ -71,6 +72,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
+		return c.Append(nil), err
+	case command.KindTrim:
+		c, err := command.DecodeTrim(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)
@@ -166,6 +170,23 @@ func TestGoldenBytesOfVersion1(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, named[name].Append(nil), name)
 	}
+}
+
+func TestTrimsThatMeanNothingAreRefused(t *testing.T) {
+	purge := command.Trim{Time: 1, Topic: 2, Purge: true}
+	got, err := command.DecodeTrim(purge.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, purge, got)
+	unknown := purge.Append(nil)
+	unknown[12] = 2 // a way to trim that this program does not know
+	_, err = command.DecodeTrim(unknown)
+	require.ErrorIs(t, err, command.ErrCorrupt)
+	purge.Queues = []command.QueueTrim{{}}
+	_, err = command.DecodeTrim(purge.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "a purge is of all queues")
+	many := append(purge.Append(nil)[:12], 0, 0xff, 0xff, 0x03)
+	_, err = command.DecodeTrim(many)
+	require.ErrorIs(t, err, command.ErrCorrupt)
 }
 
 func TestFlippedBitInAStoredMessageIsFound(t *testing.T) {
