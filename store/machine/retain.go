@@ -76,6 +76,11 @@ func (m *Machine) purge(t *topic, res *Result) error {
 			return err
 		}
 		s.leased, s.ready, s.usedUp = 0, 0, 0
+		clear(s.leasedIn)
+		if s.heldUp {
+			s.heldUp = false
+			m.Effects.Freed = append(m.Effects.Freed, id)
+		}
 		s.readyLow = m.state.Ready + 1
 	}
 	m.unreadable = true // also when nothing is dropped: the cache says what the batch deletes
