@@ -107,6 +107,9 @@ func TestEveryKindOfHandleIsAnsweredSoThatNoSDKRepeatsForEver(t *testing.T) {
 			other, second := h.again(t)
 			return h.forged(t, func(l *mq.Lease) { l.PopID++ }), func() { other.holds(t, second) }
 		}, bad, bad, good, true},
+		"made up, of no delivery at all": {func(t *testing.T, h *handleCase) (string, func()) {
+			return h.forged(t, func(l *mq.Lease) { l.PopID = 0 }), func() { h.c.holds(t, h.handle()) }
+		}, bad, bad, good, true},
 		"made up, of a message that does not exist": {func(t *testing.T, h *handleCase) (string, func()) {
 			return h.forged(t, func(l *mq.Lease) { l.Offset += 1000 }), func() { h.c.holds(t, h.handle()) }
 		}, good, bad, good, true},
@@ -228,6 +231,9 @@ func (c *consumer) holds(t *testing.T, handle string) {
 	t.Helper()
 	time.Sleep(2 * time.Second) // a stolen one would be back by now
 	require.Empty(t, c.receive(t, c.simple(1, 10*time.Second, 0)).messages)
+	honest := *c
+	honest.headers = nil // is told when the delivery is over
+	require.Equal(t, rmqpb.Code_OK, honest.change(t, handle, time.Minute).GetStatus().GetCode())
 	c.acked(t, handle)
 }
 

@@ -8,7 +8,8 @@ package proxy
 // Behaviour: the response headers go out at once, because one SDK waits for them
 // before it sends anything. Each settings command is a full snapshot, kept for
 // the client id and answered on its own stream with status OK and the settings
-// to work with (settings.go); some SDKs get them once more, unasked. A later
+// to work with (settings.go); some SDKs get them once more, unasked, and all
+// consumers when their group was changed (group_changed.go). A later
 // stream of the same client takes over the server's own commands at once; the
 // earlier one goes on answering. Commands wait in a short queue and are dropped
 // when it is full: some SDKs stop reading. Nothing depends on a stream being open.
@@ -27,6 +28,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,10 +60,11 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	defer t.detach(ctx)
 
 	received := make(chan error, 1)
-	closing, ok := s.streams.start(func() { received <- t.receive(stream) })
+	closing, ok := s.streams.start(t, func() { received <- t.receive(stream) })
 	if !ok {
 		return errClosing
 	}
+	defer s.streams.ended(t)
 	for {
 		select {
 		case cmd := <-t.out.Commands():
@@ -109,6 +113,9 @@ type telemetry struct {
 	client client
 	out    *session.Stream
 	unread bool // the log says so; the receiver's own
+	// answering is held from the look at the group until its settings are queued,
+	// so that those of a group as it was do not come after those of it as it is.
+	answering sync.Mutex
 
 	mu struct {
 		sync.Mutex
@@ -180,11 +187,8 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 		return err
 	}
 	t.attach().SetSettings(settings)
-	reply := &rmqpb.TelemetryCommand{
-		Status:  ok(),
-		Command: &rmqpb.TelemetryCommand_Settings{Settings: t.server.mergeSettings(ctx, t.client, settings)},
-	}
-	if !t.out.Send(reply) && !t.unread {
+	reply, sent := t.answer(ctx, settings)
+	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens
 		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
 	}
@@ -214,6 +218,7 @@ type streams struct {
 	mu struct {
 		sync.Mutex
 		draining bool
+		open     map[*telemetry]struct{}
 	}
 	// serving is the server's own, no call's: it ends when the server drains.
 	serving    context.Context
@@ -223,15 +228,33 @@ type streams struct {
 
 func (s *streams) init() { s.serving, s.endServing = context.WithCancel(context.Background()) }
 
-// start runs receive unless the server is closing, and returns what tells of that.
-func (s *streams) start(receive func()) (closing <-chan struct{}, ok bool) {
+// start adds a call and runs its receive unless the server is closing, and returns
+// what tells of that. The call ends with ended.
+func (s *streams) start(t *telemetry, receive func()) (closing <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.draining {
 		return nil, false
 	}
+	if s.mu.open == nil {
+		s.mu.open = map[*telemetry]struct{}{}
+	}
+	s.mu.open[t] = struct{}{}
 	s.receivers.Go(receive)
 	return s.serving.Done(), true
+}
+
+func (s *streams) ended(t *telemetry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.open, t)
+}
+
+// all returns the calls under way, in no order.
+func (s *streams) all() []*telemetry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.mu.open))
 }
 
 // drain ends the calls, but those whose client does not read: they end with

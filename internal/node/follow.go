@@ -73,6 +73,7 @@ func (n *node) carry(ctx context.Context, changes []router.Change) {
 			err = n.store.DeleteGroup(ctx, c.GroupID)
 		case c.GroupID != 0:
 			err = n.store.UpdateGroup(ctx, c.Group)
+			n.proxy.GroupChanged(ctx, c.Group)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)

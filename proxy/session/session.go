@@ -77,11 +77,16 @@ func (s *Session) Connected() bool {
 // Send queues a command for the client's stream and reports whether there is a
 // stream with room for it.
 func (s *Session) Send(cmd *rmqpb.TelemetryCommand) bool {
-	s.mu.Lock()
-	var st *Stream
-	if n := len(s.mu.streams); n > 0 {
-		st = s.mu.streams[n-1]
-	}
-	s.mu.Unlock()
+	st := s.Newest()
 	return st != nil && st.Send(cmd)
+}
+
+// Newest returns the client's stream, the newest that is open; nil: there is none.
+func (s *Session) Newest() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.mu.streams); n > 0 {
+		return s.mu.streams[n-1]
+	}
+	return nil
 }
