@@ -1,8 +1,9 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC.
+// consumer groups are created, shown, changed and removed over gRPC, and clients
+// asked to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
-// offsets. What a removal means for stored messages is not decided here: the
+// offsets, the proxy the clients. What a removal means for stored messages is not decided here: the
 // store learns of it from the router.
 package admin
 
@@ -54,10 +55,17 @@ type Store interface {
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 }
 
+// Clients is what the service asks of the proxy tier. The documentation of the
+// method is in package proxy.
+type Clients interface {
+	Reconnect(ids []string, percent int) (asked int, unreachable []string)
+}
+
 // Options configure a Server.
 type Options struct {
-	Router Router
-	Store  Store
+	Router  Router
+	Store   Store
+	Clients Clients
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
@@ -69,10 +77,11 @@ type Options struct {
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 
-	router Router
-	store  Store
-	shards []string
-	logger *slog.Logger
+	router  Router
+	store   Store
+	clients Clients
+	shards  []string
+	logger  *slog.Logger
 }
 
 // New returns a server.
@@ -80,7 +89,7 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{router: opts.Router, store: opts.Store, shards: opts.Shards, logger: opts.Logger}
+	return &Server{router: opts.Router, store: opts.Store, clients: opts.Clients, shards: opts.Shards, logger: opts.Logger}
 }
 
 // Register adds the service to g.

@@ -41,7 +41,24 @@ func newFixture(t *testing.T) *fixture {
 	r, err := router.Open(router.Options{FS: fs, Dir: "meta", Shards: shards})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return &fixture{New(Options{Router: r, Store: st, Shards: shards}), st, r}
+	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: shards}), st, r}
+}
+
+// oneClient is the only client that is connected.
+type oneClient string
+
+func (c oneClient) Reconnect(ids []string, percent int) (asked int, unreachable []string) {
+	if len(ids) == 0 && percent > 0 {
+		return 1, nil
+	}
+	for _, id := range ids {
+		if id == string(c) {
+			asked++
+		} else {
+			unreachable = append(unreachable, id)
+		}
+	}
+	return asked, unreachable
 }
 
 func requireCode(t *testing.T, want codes.Code, err error, text string) {
@@ -337,5 +354,5 @@ func TestEverySentinelHasAStatusOfItsOwn(t *testing.T) {
 func TestTheServiceIsRegistered(t *testing.T) {
 	g := grpc.NewServer()
 	newFixture(t).Register(g)
-	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 10)
+	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 11)
 }

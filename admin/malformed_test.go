@@ -50,7 +50,8 @@ var specimens = map[string]proto.Message{
 		Retry: &adminpb.RetryPolicy{MaxAttempts: 3, Initial: durationpb.New(time.Second), Max: durationpb.New(time.Minute), Multiplier: 2},
 		Start: &adminpb.StartPosition{Policy: adminpb.StartPosition_POLICY_LATEST},
 	},
-	"DeleteGroup": &adminpb.DeleteGroupRequest{Name: "g"},
+	"DeleteGroup":      &adminpb.DeleteGroupRequest{Name: "g"},
+	"ReconnectClients": &adminpb.ReconnectClientsRequest{ClientIds: []string{"c", "d"}},
 }
 
 func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
@@ -80,9 +79,3 @@ func (n *node) carry(ctx context.Context, changes []router.Change) {
 		}
 	}
 }
-
-// readiness says whether recovery is done.
-type readiness struct{ done atomic.Bool }
-
-func (r *readiness) set()     { r.done.Store(true) }
-func (r *readiness) is() bool { return r.done.Load() }

@@ -49,7 +49,7 @@ const drainTime = 8 * time.Second
 // in order. ready is called once, when clients can be served. An error says why
 // the node did not start, or what went wrong while it stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
-	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
+	n := newNode(cfg, logger)
 	if err := n.start(); err != nil {
 		return errors.Join(err, n.stop())
 	}
@@ -62,6 +62,10 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 		logger.Error("stopping", "error", failed)
 	}
 	return errors.Join(failed, n.stop())
+}
+
+func newNode(cfg config.Config, logger *slog.Logger) *node {
+	return &node{cfg: cfg, logger: logger, draining: make(chan struct{}), recovered: make(chan struct{})}
 }
 
 type node struct {
@@ -77,17 +81,26 @@ type node struct {
 	store        *store.Store
 	router       *router.Router
 	proxy        *proxy.Server
+	late         late
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
 	draining   chan struct{}
 	failures   chan error
-	recovered  readiness
+	recovered  chan struct{} // closed when the tiers are open
 }
 
-// start opens everything from the bottom up. The HTTP port answers first, so
-// that a long recovery can be told from a hanging process.
-func (n *node) start() (err error) {
+// start opens the ports and then everything behind them from the bottom up. The
+// ports answer first, so that a long recovery can be told from a hanging process.
+func (n *node) start() error {
+	if err := n.open(); err != nil {
+		return err
+	}
+	return n.recoverTiers()
+}
+
+// open opens the ports. Health says that the node does not serve yet.
+func (n *node) open() (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
@@ -114,12 +127,19 @@ func (n *node) start() (err error) {
 		}
 		return nil
 	})
-	if err := n.openTiers(); err != nil {
-		return err
-	}
 	if err := n.buildServer(); err != nil {
 		return err
 	}
+	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
+	return nil
+}
+
+// recoverTiers opens the tiers and lets the calls in.
+func (n *node) recoverTiers() error {
+	if err := n.openTiers(); err != nil {
+		return err
+	}
+	n.late.set(n.store, n.router)
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	if err := n.reconcile(background); err != nil {
@@ -134,8 +154,7 @@ func (n *node) start() (err error) {
 	}
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
-	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
-	n.recovered.set()
+	close(n.recovered)
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if errors.Join(n.store.Err(), n.router.Err()) != nil {
 		n.notServing() // it failed before the status above, which must not stay
@@ -192,7 +211,7 @@ func (n *node) buildServer() error {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
+		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, Advertise: n.cfg.Advertise, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
 		InFlight:       n.cfg.InFlightLimit,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
@@ -204,11 +223,12 @@ func (n *node) buildServer() error {
 	opts := transport.ServerOptions(transport.ServerConfig{
 		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
+	opts = append(opts, n.gate()...)
 	opts = append(opts, n.proxy.Interceptors()...)
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: n.router, Store: n.store, Shards: []string{n.cfg.Shard}, Logger: n.logger,
+		Router: &n.late.adminRouter, Store: &n.late.adminStore, Clients: n.proxy, Shards: []string{n.cfg.Shard}, Logger: n.logger,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)
@@ -236,13 +256,15 @@ func (n *node) credentials() (*transport.Credentials, error) {
 
 // ready says why the node cannot serve, or nil.
 func (n *node) ready() error {
-	if !n.recovered.is() {
-		return errors.New("starting: recovering the store")
-	}
 	select {
 	case <-n.draining:
 		return errors.New("stopping")
 	default:
+	}
+	select {
+	case <-n.recovered:
+	default:
+		return errors.New("starting: recovering the store")
 	}
 	return errors.Join(n.store.Err(), n.router.Err())
 }

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -76,6 +78,13 @@ func (t *Table) Remove(id string) *Session {
 	s := t.mu.sessions[id]
 	delete(t.mu.sessions, id)
 	return s
+}
+
+// All returns the sessions there are, in no order.
+func (t *Table) All() []*Session {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Values(t.mu.sessions))
 }
 
 // Len returns the number of sessions.

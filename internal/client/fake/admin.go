@@ -21,7 +21,16 @@ type Admin struct {
 		topics  []*adminpb.Topic
 		groups  []*adminpb.Group
 		updates []*adminpb.UpdateGroupRequest
+		// The requests to reconnect.
+		reconnects []*adminpb.ReconnectClientsRequest
 	}
+}
+
+// Reconnects returns the requests to reconnect.
+func (a *Admin) Reconnects() []*adminpb.ReconnectClientsRequest {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	return a.admin.reconnects
 }
 
 // GroupUpdates returns the requests that changed groups.
@@ -197,4 +206,23 @@ func (a *Admin) DeleteGroup(_ context.Context, req *adminpb.DeleteGroupRequest) 
 	}
 	a.admin.groups = slices.DeleteFunc(a.admin.groups, func(have *adminpb.Group) bool { return have == g })
 	return &adminpb.DeleteGroupResponse{}, nil
+}
+
+// ReconnectClients knows one client, "connected".
+func (a *Admin) ReconnectClients(_ context.Context, req *adminpb.ReconnectClientsRequest) (*adminpb.ReconnectClientsResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	a.admin.reconnects = append(a.admin.reconnects, req)
+	resp := &adminpb.ReconnectClientsResponse{}
+	if len(req.ClientIds) == 0 {
+		resp.Asked = 1
+	}
+	for _, id := range req.ClientIds {
+		if id == "connected" {
+			resp.Asked++
+		} else {
+			resp.Unreachable = append(resp.Unreachable, id)
+		}
+	}
+	return resp, nil
 }

@@ -1906,6 +1906,117 @@ func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
 	return file_perigee_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
+// ReconnectClientsRequest says which clients to ask.
+type ReconnectClientsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids of the clients; none means all that are connected.
+	ClientIds []string `protobuf:"bytes,1,rep,name=client_ids,json=clientIds,proto3" json:"client_ids,omitempty"`
+	// Without client_ids: how many of all to ask, chosen at random; 0 means 100.
+	Percent       int32 `protobuf:"varint,2,opt,name=percent,proto3" json:"percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconnectClientsRequest) Reset() {
+	*x = ReconnectClientsRequest{}
+	mi := &file_perigee_admin_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconnectClientsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconnectClientsRequest) ProtoMessage() {}
+
+func (x *ReconnectClientsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_admin_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconnectClientsRequest.ProtoReflect.Descriptor instead.
+func (*ReconnectClientsRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReconnectClientsRequest) GetClientIds() []string {
+	if x != nil {
+		return x.ClientIds
+	}
+	return nil
+}
+
+func (x *ReconnectClientsRequest) GetPercent() int32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+// ReconnectClientsResponse answers ReconnectClients.
+type ReconnectClientsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many clients were asked. They need not obey.
+	Asked int32 `protobuf:"varint,1,opt,name=asked,proto3" json:"asked,omitempty"`
+	// Ids of the clients that could not be asked, in order: they have no Telemetry
+	// stream here, or do not read it.
+	Unreachable   []string `protobuf:"bytes,2,rep,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconnectClientsResponse) Reset() {
+	*x = ReconnectClientsResponse{}
+	mi := &file_perigee_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconnectClientsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconnectClientsResponse) ProtoMessage() {}
+
+func (x *ReconnectClientsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconnectClientsResponse.ProtoReflect.Descriptor instead.
+func (*ReconnectClientsResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ReconnectClientsResponse) GetAsked() int32 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *ReconnectClientsResponse) GetUnreachable() []string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
 var File_perigee_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_admin_proto_rawDesc = "" +
@@ -2039,7 +2150,14 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x12DeleteGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x15\n" +
-	"\x13DeleteGroupResponse*\xc9\x01\n" +
+	"\x13DeleteGroupResponse\"R\n" +
+	"\x17ReconnectClientsRequest\x12\x1d\n" +
+	"\n" +
+	"client_ids\x18\x01 \x03(\tR\tclientIds\x12\x18\n" +
+	"\apercent\x18\x02 \x01(\x05R\apercent\"R\n" +
+	"\x18ReconnectClientsResponse\x12\x14\n" +
+	"\x05asked\x18\x01 \x01(\x05R\x05asked\x12 \n" +
+	"\vunreachable\x18\x02 \x03(\tR\vunreachable*\xc9\x01\n" +
 	"\tTopicType\x12\x1a\n" +
 	"\x16TOPIC_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11TOPIC_TYPE_NORMAL\x10\x01\x12\x13\n" +
@@ -2055,7 +2173,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fPERMISSION_NONE\x10\x01\x12\x13\n" +
 	"\x0fPERMISSION_READ\x10\x02\x12\x14\n" +
 	"\x10PERMISSION_WRITE\x10\x03\x12\x19\n" +
-	"\x15PERMISSION_READ_WRITE\x10\x042\x8e\a\n" +
+	"\x15PERMISSION_READ_WRITE\x10\x042\xf9\a\n" +
 	"\fAdminService\x12Z\n" +
 	"\vCreateTopic\x12$.perigee.admin.v1.CreateTopicRequest\x1a%.perigee.admin.v1.CreateTopicResponse\x12Q\n" +
 	"\bGetTopic\x12!.perigee.admin.v1.GetTopicRequest\x1a\".perigee.admin.v1.GetTopicResponse\x12W\n" +
@@ -2068,7 +2186,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"ListGroups\x12#.perigee.admin.v1.ListGroupsRequest\x1a$.perigee.admin.v1.ListGroupsResponse\x12Z\n" +
 	"\vUpdateGroup\x12$.perigee.admin.v1.UpdateGroupRequest\x1a%.perigee.admin.v1.UpdateGroupResponse\x12Z\n" +
-	"\vDeleteGroup\x12$.perigee.admin.v1.DeleteGroupRequest\x1a%.perigee.admin.v1.DeleteGroupResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/admin/v1;adminpbb\x06proto3"
+	"\vDeleteGroup\x12$.perigee.admin.v1.DeleteGroupRequest\x1a%.perigee.admin.v1.DeleteGroupResponse\x12i\n" +
+	"\x10ReconnectClients\x12).perigee.admin.v1.ReconnectClientsRequest\x1a*.perigee.admin.v1.ReconnectClientsResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/admin/v1;adminpbb\x06proto3"
 
 var (
 	file_perigee_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -2083,40 +2202,42 @@ func file_perigee_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_perigee_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_perigee_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_perigee_admin_v1_admin_proto_goTypes = []any{
-	(TopicType)(0),                // 0: perigee.admin.v1.TopicType
-	(Permission)(0),               // 1: perigee.admin.v1.Permission
-	(StartPosition_Policy)(0),     // 2: perigee.admin.v1.StartPosition.Policy
-	(*Topic)(nil),                 // 3: perigee.admin.v1.Topic
-	(*ShardQueues)(nil),           // 4: perigee.admin.v1.ShardQueues
-	(*QueueStatus)(nil),           // 5: perigee.admin.v1.QueueStatus
-	(*CreateTopicRequest)(nil),    // 6: perigee.admin.v1.CreateTopicRequest
-	(*CreateTopicResponse)(nil),   // 7: perigee.admin.v1.CreateTopicResponse
-	(*GetTopicRequest)(nil),       // 8: perigee.admin.v1.GetTopicRequest
-	(*GetTopicResponse)(nil),      // 9: perigee.admin.v1.GetTopicResponse
-	(*ListTopicsRequest)(nil),     // 10: perigee.admin.v1.ListTopicsRequest
-	(*ListTopicsResponse)(nil),    // 11: perigee.admin.v1.ListTopicsResponse
-	(*UpdateTopicRequest)(nil),    // 12: perigee.admin.v1.UpdateTopicRequest
-	(*UpdateTopicResponse)(nil),   // 13: perigee.admin.v1.UpdateTopicResponse
-	(*DeleteTopicRequest)(nil),    // 14: perigee.admin.v1.DeleteTopicRequest
-	(*DeleteTopicResponse)(nil),   // 15: perigee.admin.v1.DeleteTopicResponse
-	(*Group)(nil),                 // 16: perigee.admin.v1.Group
-	(*RetryPolicy)(nil),           // 17: perigee.admin.v1.RetryPolicy
-	(*StartPosition)(nil),         // 18: perigee.admin.v1.StartPosition
-	(*GroupTopic)(nil),            // 19: perigee.admin.v1.GroupTopic
-	(*CreateGroupRequest)(nil),    // 20: perigee.admin.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),   // 21: perigee.admin.v1.CreateGroupResponse
-	(*GetGroupRequest)(nil),       // 22: perigee.admin.v1.GetGroupRequest
-	(*GetGroupResponse)(nil),      // 23: perigee.admin.v1.GetGroupResponse
-	(*ListGroupsRequest)(nil),     // 24: perigee.admin.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 25: perigee.admin.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),    // 26: perigee.admin.v1.UpdateGroupRequest
-	(*UpdateGroupResponse)(nil),   // 27: perigee.admin.v1.UpdateGroupResponse
-	(*DeleteGroupRequest)(nil),    // 28: perigee.admin.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),   // 29: perigee.admin.v1.DeleteGroupResponse
-	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(TopicType)(0),                   // 0: perigee.admin.v1.TopicType
+	(Permission)(0),                  // 1: perigee.admin.v1.Permission
+	(StartPosition_Policy)(0),        // 2: perigee.admin.v1.StartPosition.Policy
+	(*Topic)(nil),                    // 3: perigee.admin.v1.Topic
+	(*ShardQueues)(nil),              // 4: perigee.admin.v1.ShardQueues
+	(*QueueStatus)(nil),              // 5: perigee.admin.v1.QueueStatus
+	(*CreateTopicRequest)(nil),       // 6: perigee.admin.v1.CreateTopicRequest
+	(*CreateTopicResponse)(nil),      // 7: perigee.admin.v1.CreateTopicResponse
+	(*GetTopicRequest)(nil),          // 8: perigee.admin.v1.GetTopicRequest
+	(*GetTopicResponse)(nil),         // 9: perigee.admin.v1.GetTopicResponse
+	(*ListTopicsRequest)(nil),        // 10: perigee.admin.v1.ListTopicsRequest
+	(*ListTopicsResponse)(nil),       // 11: perigee.admin.v1.ListTopicsResponse
+	(*UpdateTopicRequest)(nil),       // 12: perigee.admin.v1.UpdateTopicRequest
+	(*UpdateTopicResponse)(nil),      // 13: perigee.admin.v1.UpdateTopicResponse
+	(*DeleteTopicRequest)(nil),       // 14: perigee.admin.v1.DeleteTopicRequest
+	(*DeleteTopicResponse)(nil),      // 15: perigee.admin.v1.DeleteTopicResponse
+	(*Group)(nil),                    // 16: perigee.admin.v1.Group
+	(*RetryPolicy)(nil),              // 17: perigee.admin.v1.RetryPolicy
+	(*StartPosition)(nil),            // 18: perigee.admin.v1.StartPosition
+	(*GroupTopic)(nil),               // 19: perigee.admin.v1.GroupTopic
+	(*CreateGroupRequest)(nil),       // 20: perigee.admin.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),      // 21: perigee.admin.v1.CreateGroupResponse
+	(*GetGroupRequest)(nil),          // 22: perigee.admin.v1.GetGroupRequest
+	(*GetGroupResponse)(nil),         // 23: perigee.admin.v1.GetGroupResponse
+	(*ListGroupsRequest)(nil),        // 24: perigee.admin.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),       // 25: perigee.admin.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),       // 26: perigee.admin.v1.UpdateGroupRequest
+	(*UpdateGroupResponse)(nil),      // 27: perigee.admin.v1.UpdateGroupResponse
+	(*DeleteGroupRequest)(nil),       // 28: perigee.admin.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),      // 29: perigee.admin.v1.DeleteGroupResponse
+	(*ReconnectClientsRequest)(nil),  // 30: perigee.admin.v1.ReconnectClientsRequest
+	(*ReconnectClientsResponse)(nil), // 31: perigee.admin.v1.ReconnectClientsResponse
+	(*durationpb.Duration)(nil),      // 32: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 33: google.protobuf.Timestamp
 }
 var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: perigee.admin.v1.Topic.type:type_name -> perigee.admin.v1.TopicType
@@ -2132,11 +2253,11 @@ var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	3,  // 10: perigee.admin.v1.UpdateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
 	17, // 11: perigee.admin.v1.Group.retry:type_name -> perigee.admin.v1.RetryPolicy
 	18, // 12: perigee.admin.v1.Group.start:type_name -> perigee.admin.v1.StartPosition
-	30, // 13: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
-	30, // 14: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
-	30, // 15: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
+	32, // 13: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
+	32, // 14: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
+	32, // 15: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
 	2,  // 16: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
-	31, // 17: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
+	33, // 17: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
 	17, // 18: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
 	18, // 19: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
 	16, // 20: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
@@ -2156,18 +2277,20 @@ var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	24, // 34: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
 	26, // 35: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
 	28, // 36: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
-	7,  // 37: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
-	9,  // 38: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
-	11, // 39: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
-	13, // 40: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
-	15, // 41: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
-	21, // 42: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
-	23, // 43: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
-	25, // 44: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
-	27, // 45: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
-	29, // 46: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
-	37, // [37:47] is the sub-list for method output_type
-	27, // [27:37] is the sub-list for method input_type
+	30, // 37: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
+	7,  // 38: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
+	9,  // 39: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
+	11, // 40: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
+	13, // 41: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
+	15, // 42: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
+	21, // 43: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
+	23, // 44: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
+	25, // 45: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
+	27, // 46: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
+	29, // 47: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
+	31, // 48: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
+	38, // [38:49] is the sub-list for method output_type
+	27, // [27:38] is the sub-list for method input_type
 	27, // [27:27] is the sub-list for extension type_name
 	27, // [27:27] is the sub-list for extension extendee
 	0,  // [0:27] is the sub-list for field type_name
@@ -2186,7 +2309,7 @@ func file_perigee_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_admin_v1_admin_proto_rawDesc), len(file_perigee_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

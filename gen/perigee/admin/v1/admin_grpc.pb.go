@@ -21,16 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_CreateTopic_FullMethodName = "/perigee.admin.v1.AdminService/CreateTopic"
-	AdminService_GetTopic_FullMethodName    = "/perigee.admin.v1.AdminService/GetTopic"
-	AdminService_ListTopics_FullMethodName  = "/perigee.admin.v1.AdminService/ListTopics"
-	AdminService_UpdateTopic_FullMethodName = "/perigee.admin.v1.AdminService/UpdateTopic"
-	AdminService_DeleteTopic_FullMethodName = "/perigee.admin.v1.AdminService/DeleteTopic"
-	AdminService_CreateGroup_FullMethodName = "/perigee.admin.v1.AdminService/CreateGroup"
-	AdminService_GetGroup_FullMethodName    = "/perigee.admin.v1.AdminService/GetGroup"
-	AdminService_ListGroups_FullMethodName  = "/perigee.admin.v1.AdminService/ListGroups"
-	AdminService_UpdateGroup_FullMethodName = "/perigee.admin.v1.AdminService/UpdateGroup"
-	AdminService_DeleteGroup_FullMethodName = "/perigee.admin.v1.AdminService/DeleteGroup"
+	AdminService_CreateTopic_FullMethodName      = "/perigee.admin.v1.AdminService/CreateTopic"
+	AdminService_GetTopic_FullMethodName         = "/perigee.admin.v1.AdminService/GetTopic"
+	AdminService_ListTopics_FullMethodName       = "/perigee.admin.v1.AdminService/ListTopics"
+	AdminService_UpdateTopic_FullMethodName      = "/perigee.admin.v1.AdminService/UpdateTopic"
+	AdminService_DeleteTopic_FullMethodName      = "/perigee.admin.v1.AdminService/DeleteTopic"
+	AdminService_CreateGroup_FullMethodName      = "/perigee.admin.v1.AdminService/CreateGroup"
+	AdminService_GetGroup_FullMethodName         = "/perigee.admin.v1.AdminService/GetGroup"
+	AdminService_ListGroups_FullMethodName       = "/perigee.admin.v1.AdminService/ListGroups"
+	AdminService_UpdateGroup_FullMethodName      = "/perigee.admin.v1.AdminService/UpdateGroup"
+	AdminService_DeleteGroup_FullMethodName      = "/perigee.admin.v1.AdminService/DeleteGroup"
+	AdminService_ReconnectClients_FullMethodName = "/perigee.admin.v1.AdminService/ReconnectClients"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -67,6 +68,10 @@ type AdminServiceClient interface {
 	UpdateGroup(ctx context.Context, in *UpdateGroupRequest, opts ...grpc.CallOption) (*UpdateGroupResponse, error)
 	// DeleteGroup removes a consumer group together with its progress.
 	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
+	// ReconnectClients asks clients of the server that answers to connect anew, so
+	// that a balancer in front can spread them over other servers. SDKs that do not
+	// know the request stay where they are.
+	ReconnectClients(ctx context.Context, in *ReconnectClientsRequest, opts ...grpc.CallOption) (*ReconnectClientsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -177,6 +182,16 @@ func (c *adminServiceClient) DeleteGroup(ctx context.Context, in *DeleteGroupReq
 	return out, nil
 }
 
+func (c *adminServiceClient) ReconnectClients(ctx context.Context, in *ReconnectClientsRequest, opts ...grpc.CallOption) (*ReconnectClientsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReconnectClientsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReconnectClients_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -211,6 +226,10 @@ type AdminServiceServer interface {
 	UpdateGroup(context.Context, *UpdateGroupRequest) (*UpdateGroupResponse, error)
 	// DeleteGroup removes a consumer group together with its progress.
 	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
+	// ReconnectClients asks clients of the server that answers to connect anew, so
+	// that a balancer in front can spread them over other servers. SDKs that do not
+	// know the request stay where they are.
+	ReconnectClients(context.Context, *ReconnectClientsRequest) (*ReconnectClientsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -250,6 +269,9 @@ func (UnimplementedAdminServiceServer) UpdateGroup(context.Context, *UpdateGroup
 }
 func (UnimplementedAdminServiceServer) DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteGroup not implemented")
+}
+func (UnimplementedAdminServiceServer) ReconnectClients(context.Context, *ReconnectClientsRequest) (*ReconnectClientsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReconnectClients not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -452,6 +474,24 @@ func _AdminService_DeleteGroup_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ReconnectClients_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReconnectClientsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReconnectClients(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReconnectClients_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReconnectClients(ctx, req.(*ReconnectClientsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -498,6 +538,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteGroup",
 			Handler:    _AdminService_DeleteGroup_Handler,
+		},
+		{
+			MethodName: "ReconnectClients",
+			Handler:    _AdminService_ReconnectClients_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
