@@ -53,6 +53,9 @@ func checkTopic(t *mq.Topic) error {
 	if t.Permission < mq.PermNone || t.Permission > mq.PermReadWrite {
 		return invalid("permission", t.Permission, "must lie between 1 and 4")
 	}
+	if err := mq.ValidateRetention(t.Retention); err != nil {
+		return err
+	}
 	if t.ID == 0 || t.Version == 0 || len(t.Shards) == 0 {
 		return fmt.Errorf("topic without id, version or shard")
 	}
