@@ -27,7 +27,7 @@ type contents struct {
 }
 
 func contentsOf(r *Router) contents {
-	all := Selection{AllNamespaces: true, DeadLetters: true}
+	all := Selection{AllNamespaces: true, DeadLetters: true, SystemGroups: true}
 	s := r.current.Load()
 	return contents{s.listTopics(all), s.listGroups(all), s.revision, [2]uint32{uint32(s.lastTopic), uint32(s.lastGroup)}}
 }
@@ -59,6 +59,10 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 		},
 		group(GroupSpec{Resource: name("h")}),
 		func(ctx context.Context, r *Router) error { _, err := r.DeleteGroup(ctx, res("g")); return err },
+		func(ctx context.Context, r *Router) error {
+			_, err := r.EnsureSystemGroup(ctx, GroupSpec{Resource: res(mq.RedriveGroup)})
+			return err
+		},
 	}
 }
 

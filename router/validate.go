@@ -33,6 +33,22 @@ func checkGroupName(r mq.Resource) error {
 	return mq.ValidateGroup(r.Name)
 }
 
+// checkStoredGroupName checks the name of a group that exists, which may be one
+// of the server itself.
+func checkStoredGroupName(r mq.Resource) error {
+	if own, ok := strings.CutPrefix(r.Name, mq.SystemGroupPrefix); ok {
+		if err := mq.ValidateNamespace(r.Namespace); err != nil {
+			return err
+		}
+		return mq.ValidateGroup(own)
+	}
+	return checkGroupName(r)
+}
+
+func isSystemGroup(r mq.Resource) bool {
+	return strings.HasPrefix(r.Name, mq.SystemGroupPrefix)
+}
+
 func checkQueues(field string, n int32) error {
 	if n < 1 || n > mq.MaxQueues {
 		return invalid(field, n, fmt.Sprintf("must lie between 1 and %d", mq.MaxQueues))
@@ -79,7 +95,7 @@ func checkTopic(t *mq.Topic) error {
 
 // checkGroup checks a whole group, also one that was read back.
 func checkGroup(g *mq.Group) error {
-	if err := checkGroupName(g.Resource); err != nil {
+	if err := checkStoredGroupName(g.Resource); err != nil {
 		return err
 	}
 	if err := g.Retry.Validate(); err != nil {
