@@ -1,5 +1,6 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC.
+// consumer groups are created, shown, changed and removed over gRPC, and dead
+// letters counted and sent back.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets. What a removal means for stored messages is not decided here: the
@@ -10,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,6 +40,7 @@ type GroupRouter interface {
 	CreateGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, bool, error)
 	UpdateGroup(ctx context.Context, name mq.Resource, update router.GroupUpdate) (*mq.Group, error)
 	DeleteGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	EnsureSystemGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, error)
 	ListGroups(ctx context.Context, sel router.Selection) []*mq.Group
 }
 
@@ -50,6 +53,7 @@ type Router interface {
 // Store is what the service asks of the store tier. The documentation of the
 // methods is in package store.
 type Store interface {
+	MessageStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 }
@@ -73,6 +77,7 @@ type Server struct {
 	store  Store
 	shards []string
 	logger *slog.Logger
+	turn   atomic.Uint64 // of the queues that dead letters go back to
 }
 
 // New returns a server.

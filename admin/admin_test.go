@@ -34,6 +34,11 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureOn(t, shards)
+}
+
+func newFixtureOn(t *testing.T, shards []string) *fixture {
+	t.Helper()
 	fs := vfs.NewMem()
 	st, err := store.Open(store.Options{FS: fs, Dir: "data", Shards: shards, SegmentSize: 64 << 20, ZeroFill: 1 << 20})
 	require.NoError(t, err)
@@ -178,6 +183,33 @@ func TestTopicsThatAreRefused(t *testing.T) {
 	}
 	_, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "b"})
 	requireCode(t, codes.NotFound, err, `"b"`)
+	for _, d := range []*durationpb.Duration{
+		durationpb.New(time.Second), durationpb.New(-time.Hour), {Seconds: 315_576_000_000}, {Nanos: -1, Seconds: 1},
+	} {
+		_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "c", Retention: d})
+		requireCode(t, codes.InvalidArgument, err, "retention")
+		_, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: d})
+		requireCode(t, codes.InvalidArgument, err, "retention")
+	}
+}
+
+func TestTheRetentionOfATopicIsSetAndShown(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	created, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a", Retention: durationpb.New(10 * time.Minute)})
+	require.NoError(t, err)
+	require.Equal(t, 10*time.Minute, created.GetTopic().GetRetention().AsDuration())
+	_, err = s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a"})
+	requireCode(t, codes.AlreadyExists, err, "retention 10m0s, not 0s")
+	updated, err := s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, updated.GetTopic().GetRetention().AsDuration())
+	queues := int32(2)
+	updated, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", WriteQueues: &queues})
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, updated.GetTopic().GetRetention().AsDuration(), "what is not named stays")
+	updated, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: durationpb.New(0)})
+	require.NoError(t, err)
+	require.Nil(t, updated.GetTopic().GetRetention(), "back to the node's default")
 }
 
 func TestAGroupLivesFromCreationToDeletion(t *testing.T) {
@@ -337,5 +369,5 @@ func TestEverySentinelHasAStatusOfItsOwn(t *testing.T) {
 func TestTheServiceIsRegistered(t *testing.T) {
 	g := grpc.NewServer()
 	newFixture(t).Register(g)
-	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 10)
+	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 13)
 }

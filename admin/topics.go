@@ -3,6 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/mq"
@@ -24,8 +27,12 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
+	keep, err := retention(req.GetRetention())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
 	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
-		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm,
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep,
 	})
 	if err != nil {
 		return nil, s.refusal(ctx, err)
@@ -83,7 +90,8 @@ func (s *Server) ListTopics(ctx context.Context, req *adminpb.ListTopicsRequest)
 	return resp, nil
 }
 
-// UpdateTopic changes the permission or the number of queues of a topic.
+// UpdateTopic changes the permission, the number of queues or the retention of a
+// topic.
 func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
 	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues}
 	if req.Permission != nil {
@@ -95,6 +103,13 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 			return nil, s.refusal(ctx, err)
 		}
 		update.Permission = &perm
+	}
+	if req.Retention != nil {
+		keep, err := retention(req.Retention)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		update.Retention = &keep
 	}
 	t, err := s.router.UpdateTopic(ctx, resource(req), update)
 	if err != nil {
@@ -130,10 +145,24 @@ func permission(p adminpb.Permission) (mq.Permission, error) {
 	return mq.Permission(p), nil // the numbers are the same
 }
 
+// retention converts a retention; none set is 0. Its bounds are the router's.
+func retention(d *durationpb.Duration) (time.Duration, error) {
+	if d == nil {
+		return 0, nil
+	}
+	if err := d.CheckValid(); err != nil {
+		return 0, invalid("retention", fmt.Sprintf("%d s", d.GetSeconds()), "is not a duration")
+	}
+	return d.AsDuration(), nil
+}
+
 func topicProto(t *mq.Topic) *adminpb.Topic {
 	p := &adminpb.Topic{
 		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
 		Permission: adminpb.Permission(t.Permission),
+	}
+	if t.Retention != 0 {
+		p.Retention = durationpb.New(t.Retention)
 	}
 	for _, sq := range t.Shards {
 		p.Shards = append(p.Shards, &adminpb.ShardQueues{Shard: sq.Shard, ReadQueues: sq.Read, WriteQueues: sq.Write})
