@@ -31,12 +31,13 @@ const (
 	KindChange      Kind = 8 // change invisible durations
 	KindExpire      Kind = 9 // end the leases whose time has passed
 	KindDeadLetter  Kind = 10
+	KindTrim        Kind = 11 // move the beginnings of queues
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
-	KindExpire: "expire", KindDeadLetter: "dead-letter",
+	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim",
 }
 
 // String returns the name of the kind.

@@ -14,6 +14,9 @@ import (
 	"github.com/perigee-mq/perigee/store/command"
 )
 
+// lastKind is the greatest number of a kind.
+const lastKind = command.KindTrim
+
 type encoder interface{ Append([]byte) []byte }
 
 // samples has one command of each kind.
@@ -43,6 +46,7 @@ func samples() map[command.Kind]encoder {
 		command.KindDeadLetter: &command.DeadLetter{
 			Time: 1, Lease: lease, Group: 2, Topic: 3, Target: 4, Queue: 0, Message: msg,
 		},
+		command.KindTrim: &command.Trim{Time: 1, Topic: 2, Queues: []command.QueueTrim{{Queue: 3, Min: 1 << 40, Kept: 5}, {}}},
 	}
 }
 
@@ -66,6 +70,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
+		return c.Append(nil), err
+	case command.KindTrim:
+		c, err := command.DecodeTrim(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)
@@ -112,7 +119,7 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 }
 
 func TestEveryKindDecodesToWhatWasEncoded(t *testing.T) {
-	for kind := command.KindTopic; kind <= command.KindDeadLetter; kind++ {
+	for kind := command.KindTopic; kind <= lastKind; kind++ {
 		c := samples()[kind]
 		require.NotNil(t, c, "no sample of kind %s", kind)
 		payload := c.Append(nil)
@@ -150,7 +157,7 @@ func TestGoldenBytesOfVersion1(t *testing.T) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "v1.hex"))
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(golden)), "\n")
-	require.Len(t, lines, int(command.KindDeadLetter))
+	require.Len(t, lines, int(lastKind))
 	for i, line := range lines {
 		kind := command.Kind(i + 1)
 		name, text, _ := strings.Cut(line, " ")
@@ -159,6 +166,23 @@ func TestGoldenBytesOfVersion1(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, samples()[kind].Append(nil), "%s", kind)
 	}
+}
+
+func TestTrimsThatMeanNothingAreRefused(t *testing.T) {
+	purge := command.Trim{Time: 1, Topic: 2, Purge: true}
+	got, err := command.DecodeTrim(purge.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, purge, got)
+	unknown := purge.Append(nil)
+	unknown[12] = 2 // a way to trim that this program does not know
+	_, err = command.DecodeTrim(unknown)
+	require.ErrorIs(t, err, command.ErrCorrupt)
+	purge.Queues = []command.QueueTrim{{}}
+	_, err = command.DecodeTrim(purge.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "a purge is of all queues")
+	many := append(purge.Append(nil)[:12], 0, 0xff, 0xff, 0x03)
+	_, err = command.DecodeTrim(many)
+	require.ErrorIs(t, err, command.ErrCorrupt)
 }
 
 func TestFlippedBitInAStoredMessageIsFound(t *testing.T) {

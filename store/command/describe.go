@@ -61,6 +61,13 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			id("topic", v.Topic), id("group", v.Group), slog.String("lease", v.Lease.String()),
 			id("target", v.Target), slog.String("message", string(v.Message.ID)),
 		}, err
+	case KindTrim:
+		c, err := DecodeTrim(payload)
+		queues := make([]string, len(c.Queues))
+		for i, q := range c.Queues {
+			queues[i] = q.String()
+		}
+		return []slog.Attr{id("topic", c.Topic), slog.Bool("purge", c.Purge), slog.Any("queues", queues)}, err
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
 }

@@ -26,6 +26,7 @@ const (
 	prefixLease    = 'l' // in flight: group, topic, queue, offset -> Lease
 	prefixGone     = 'n' // kind, id of a deleted topic or group -> empty
 	prefixProgress = 'p' // group, topic, queue -> next offset to deliver
+	prefixEnds     = 'q' // topic, queue -> Ends, once a trim has moved them
 	prefixReady    = 'r' // redelivery: group, topic, sequence -> queue, offset
 	prefixSub      = 's' // group, topic -> empty: the group has received from the topic
 	prefixTopic    = 't' // topic -> registration (a command.Topic payload)

@@ -45,6 +45,9 @@ type Result struct {
 	// behind the redelivery After.
 	More  bool
 	After uint64
+	// Trimmed counts the messages that a trim has put below the beginnings of their
+	// queues, whether or not any group still wanted them.
+	Trimmed uint64
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
@@ -99,6 +102,9 @@ type Machine struct {
 	batch *pebble.Batch
 	state keyspace.State // as of the last command applied whole
 	dirty bool           // batch holds effects
+	// unreadable: what the batch deletes would still be found by the next command, so
+	// it is committed as soon as this one is whole.
+	unreadable bool
 
 	topics map[mq.TopicID]*topic
 	groups map[mq.GroupID]*command.Group
@@ -205,8 +211,12 @@ func (m *Machine) load() error {
 }
 
 // scan calls fn for every key from lower to before upper.
-func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) (err error) {
-	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) error {
+	return scan(m.db, lower, upper, fn)
+}
+
+func scan(views pebble.Reader, lower, upper []byte, fn func(k, v []byte) error) (err error) {
+	it, err := views.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return err
 	}
@@ -224,7 +234,7 @@ func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) (err err
 }
 
 // get reads and decodes one value.
-func get[T any](db *pebble.DB, key []byte, decode func([]byte) (T, error)) (v T, found bool, err error) {
+func get[T any](db pebble.Reader, key []byte, decode func([]byte) (T, error)) (v T, found bool, err error) {
 	b, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return v, false, nil
@@ -272,6 +282,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyExpire(rec)
 	case command.KindDeadLetter:
 		err = m.applyDeadLetter(rec, res)
+	case command.KindTrim:
+		err = m.applyTrim(rec, res)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}
@@ -280,6 +292,10 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	}
 	m.state.Pos, m.state.Index, m.state.Time = rec.Next, rec.Index, max(now, m.state.Time)
 	m.dirty = true
+	if m.unreadable {
+		m.unreadable = false
+		return m.Commit()
+	}
 	return nil
 }
 

@@ -90,7 +90,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %d %v %v %d %v", res.Err, res.First, res.Popped, res.More, res.After, res.Settled)
+	return fmt.Sprintf("%v %d %v %v %d %v %d", res.Err, res.First, res.Popped, res.More, res.After, res.Settled, res.Trimmed)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -343,6 +343,41 @@ func (h *history) remove(*rapid.T) {
 	}
 }
 
+// trim moves beginnings. Mostly it keeps what is under delivery, as a shard does that
+// has room; now and then it does not, and what is not stored is not delivered again.
+func (h *history) trim(*rapid.T) {
+	c := &command.Trim{Time: h.tick(), Topic: h.drawTopic()}
+	hard := rapid.SampledFrom([]bool{false, false, true}).Draw(h.t, "hard")
+	for range rapid.IntRange(0, 3).Draw(h.t, "queues") {
+		q := keyspace.Queue{Topic: c.Topic, Queue: mq.QueueID(rapid.IntRange(-1, 4).Draw(h.t, "queue"))}
+		least := rapid.IntRange(-1, 30).Draw(h.t, "min")
+		kept := rapid.IntRange(0, 30).Draw(h.t, "kept")
+		if held := h.model.held(q); held >= 0 && !hard {
+			kept = min(kept, held)
+		}
+		c.Queues = append(c.Queues, command.QueueTrim{Queue: q.Queue, Min: mq.QueueOffset(least), Kept: mq.QueueOffset(kept)})
+	}
+	h.trimmed(c)
+}
+
+func (h *history) purge(*rapid.T) {
+	if rapid.SampledFrom([]bool{true, false, false}).Draw(h.t, "really") {
+		h.trimmed(&command.Trim{Time: h.tick(), Topic: h.drawTopic(), Purge: true})
+		h.removed = true // the index keys of what was under delivery stay until their time
+	}
+}
+
+func (h *history) trimmed(c *command.Trim) {
+	res := h.apply(command.KindTrim, c)
+	want := h.model.trim(c)
+	if want < 0 {
+		require.ErrorIs(h.t, res.Err, mq.ErrTopicNotFound)
+		return
+	}
+	require.NoError(h.t, res.Err)
+	require.Equal(h.t, uint64(want), res.Trimmed)
+}
+
 func (h *history) commit(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
 	h.m.Effects.Reset()
@@ -371,6 +406,39 @@ func (h *history) check(*rapid.T) {
 		got, err := h.m.Backlogs(id)
 		require.NoError(h.t, err)
 		require.Equal(h.t, h.model.backlogs(id), got, "backlog of group %d", id)
+	}
+	for id := mq.TopicID(1); id <= 3; id++ {
+		h.checkQueues(id)
+	}
+}
+
+// checkQueues compares the ends of the queues, and which entries there are.
+func (h *history) checkQueues(id mq.TopicID) {
+	got, err := h.m.Queues(id)
+	require.NoError(h.t, err)
+	queues := h.model.topics[id]
+	require.Len(h.t, got, len(queues))
+	stored := map[mq.QueueID][]mq.QueueOffset{}
+	it, err := h.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendTopicEntriesPrefix(nil, id), UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, id)),
+	})
+	require.NoError(h.t, err)
+	for ok := it.First(); ok; ok = it.Next() {
+		q, offset, err := keyspace.DecodeEntryKey(it.Key())
+		require.NoError(h.t, err)
+		stored[q.Queue] = append(stored[q.Queue], offset)
+	}
+	require.NoError(h.t, it.Close())
+	for i, q := range queues {
+		begin := h.model.begin(id, i)
+		require.Equal(h.t, mq.QueueRange{
+			Queue: mq.QueueID(i), Min: mq.QueueOffset(begin.min), Next: mq.QueueOffset(len(q)),
+		}, got[i])
+		var want []mq.QueueOffset
+		for offset := begin.kept; offset < len(q); offset++ {
+			want = append(want, mq.QueueOffset(offset))
+		}
+		require.Equal(h.t, want, stored[mq.QueueID(i)], "entries of queue %d of topic %d", i, id)
 	}
 }
 
@@ -431,7 +499,7 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"remove": h.remove, "commit": h.commit, "crash": h.restart, "": h.look,
+				"remove": h.remove, "trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

@@ -14,6 +14,7 @@ import (
 // without indexes, caches, batches or a disk.
 type model struct {
 	topics map[mq.TopicID][][]modelMessage // by queue
+	begins map[keyspace.Queue]modelBegin   // absent: 0
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*modelSub
 	seq    uint64
@@ -21,6 +22,9 @@ type model struct {
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool
 }
+
+// modelBegin is where a queue begins: min for deliveries, kept for what is stored.
+type modelBegin struct{ min, kept int }
 
 type modelMessage struct {
 	id, tag string
@@ -36,6 +40,7 @@ type modelSub struct {
 func newModel() *model {
 	return &model{
 		topics: map[mq.TopicID][][]modelMessage{},
+		begins: map[keyspace.Queue]modelBegin{},
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*modelSub{},
 
@@ -55,9 +60,65 @@ func (m *model) topic(c *command.Topic) {
 	m.topics[c.ID] = queues
 }
 
+func (m *model) begin(topic mq.TopicID, queue int) modelBegin {
+	return m.begins[keyspace.Queue{Topic: topic, Queue: mq.QueueID(queue)}]
+}
+
+// trim reports how many messages are no longer delivered, -1 without the topic.
+func (m *model) trim(c *command.Trim) int {
+	queues, ok := m.topics[c.Topic]
+	if !ok {
+		return -1
+	}
+	trims := c.Queues
+	if c.Purge {
+		for i, q := range queues {
+			end := mq.QueueOffset(len(q))
+			trims = append(trims, command.QueueTrim{Queue: mq.QueueID(i), Min: end, Kept: end})
+		}
+		for sub, s := range m.subs {
+			if sub.Topic == c.Topic {
+				clear(s.leases)
+			}
+		}
+	}
+	sum := 0
+	for _, trim := range trims {
+		if trim.Queue < 0 || int(trim.Queue) >= len(queues) {
+			continue
+		}
+		key := keyspace.Queue{Topic: c.Topic, Queue: trim.Queue}
+		b := m.begins[key]
+		before := b.min
+		b.min = min(max(b.min, int(trim.Min)), len(queues[trim.Queue]))
+		b.kept = min(max(b.kept, int(trim.Kept)), b.min)
+		m.begins[key] = b
+		sum += b.min - before
+	}
+	return sum
+}
+
+// held returns the smallest offset of the queue that is under delivery, or -1.
+func (m *model) held(q keyspace.Queue) int {
+	least := -1
+	for _, s := range m.subs {
+		for ref := range s.leases {
+			if ref.Topic == q.Topic && ref.Queue == q.Queue && (least < 0 || int(ref.Offset) < least) {
+				least = int(ref.Offset)
+			}
+		}
+	}
+	return least
+}
+
 func (m *model) deleteTopic(id mq.TopicID) {
 	delete(m.topics, id)
 	m.goneTopics[id] = true
+	for q := range m.begins {
+		if q.Topic == id {
+			delete(m.begins, q)
+		}
+	}
 	for sub := range m.subs {
 		if sub.Topic == id {
 			delete(m.subs, sub)
@@ -94,8 +155,8 @@ func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
 	if s == nil {
 		s = &modelSub{leases: map[keyspace.Ref]*keyspace.Lease{}}
 		m.subs[id] = s
-		for _, q := range m.topics[topic] {
-			start := 0
+		for i, q := range m.topics[topic] {
+			start := m.begin(topic, i).min
 			switch g.Start {
 			case mq.StartLatest:
 				start = len(q)
@@ -160,6 +221,8 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 		scan--
 		if l.Attempt >= g.MaxAttempts {
 			l.State, l.When = keyspace.UsedUp, 0
+		} else if int(ref.Offset) < m.begin(c.Topic, int(ref.Queue)).kept {
+			delete(s.leases, ref) // lost
 		} else if wants(queues[ref.Queue][ref.Offset].tag) {
 			deliver(ref, l)
 		}
@@ -169,6 +232,7 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 	}
 	for i := range queues {
 		q := (int(modelTurn(index)%uint64(len(queues))) + i) % len(queues)
+		s.progress[q] = max(s.progress[q], m.begin(c.Topic, q).min)
 		if s.progress[q] >= len(queues[q]) {
 			continue
 		}
@@ -322,7 +386,7 @@ func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 			if i < len(s.progress) {
 				progress = s.progress[i]
 			}
-			b.Ready += int64(len(q) - progress)
+			b.Ready += int64(len(q) - max(progress, m.begin(sub.Topic, i).min))
 		}
 		list = append(list, b)
 	}

@@ -33,7 +33,7 @@ func (m *Machine) MayPop(group mq.GroupID, id mq.TopicID) (bool, error) {
 		return false, err
 	}
 	for i := range t.queues {
-		if s.progress[i] < t.queues[i].next {
+		if max(s.progress[i], t.queues[i].min) < t.queues[i].next {
 			return true, nil
 		}
 	}

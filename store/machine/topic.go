@@ -17,9 +17,10 @@ type topic struct {
 	queues []queue // loaded on first use, one for each queue
 }
 
-// A queue holds the offsets min to next-1.
+// A queue delivers the offsets min to next-1. Those from kept on have entries: what
+// is below min is there for the groups that have it under delivery.
 type queue struct {
-	min, next mq.QueueOffset
+	min, kept, next mq.QueueOffset
 }
 
 // TopicVersion returns the version of the topic that the shard knows; 0: none.
@@ -72,55 +73,72 @@ func (m *Machine) applyTopic(rec Record) error {
 	return m.set(m.key, m.val)
 }
 
-// loadQueues makes the ends of the topic's queues known. The batch holds no entry of
-// a topic that is not loaded, so Pebble's answer is complete.
+// loadQueues makes the ends of the topic's queues known. The batch holds no entry and
+// no ends of a topic that is not loaded, so Pebble's answer is complete.
 func (m *Machine) loadQueues(t *topic) error {
 	if t.queues != nil {
 		return nil
 	}
-	queues := make([]queue, t.Queues)
-	it, err := m.db.NewIter(&pebble.IterOptions{
-		LowerBound: keyspace.AppendTopicEntriesPrefix(nil, t.ID),
-		UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, t.ID)),
-	})
+	ends, err := ReadQueues(m.db, t.ID, t.Queues)
 	if err != nil {
 		return err
 	}
-	for i := range queues {
-		if queues[i], err = queueEnds(it, keyspace.Queue{Topic: t.ID, Queue: mq.QueueID(i)}); err != nil {
-			return errors.Join(err, it.Close())
-		}
-	}
-	if err := it.Close(); err != nil {
-		return err
+	queues := make([]queue, len(ends))
+	for i, e := range ends {
+		queues[i] = queue{min: e.Min, kept: e.Kept, next: e.Next}
 	}
 	t.queues = queues
 	return nil
 }
 
-// queueEnds reads the ends of one queue. What cannot be read must not pass for an
-// empty queue: its next message would get an offset that is taken.
-func queueEnds(it *pebble.Iterator, q keyspace.Queue) (ends queue, err error) {
-	prefix := keyspace.AppendQueuePrefix(nil, q)
-	if it.SeekGE(prefix) {
-		found, offset, err := keyspace.DecodeEntryKey(it.Key())
+// ReadQueues returns the ends of the first n queues of a topic as views has them. It
+// may be called from any goroutine, with a snapshot too.
+func ReadQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, error) {
+	queues := make([]keyspace.Ends, n)
+	lower := keyspace.AppendTopicEndsPrefix(nil, id)
+	err := scan(views, lower, keyspace.Next(append([]byte(nil), lower...)), func(k, v []byte) error {
+		q, err := keyspace.DecodeEndsKey(k)
 		if err != nil {
-			return queue{}, err
+			return err
 		}
-		if found == q {
-			ends.min = offset
+		if q.Queue < 0 || int32(q.Queue) >= n {
+			return fmt.Errorf("%w: ends of queue %d of topic %d, which has %d", keyspace.ErrCorrupt, q.Queue, id, n)
 		}
+		queues[q.Queue], err = keyspace.DecodeEnds(v)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
-	if it.SeekLT(keyspace.Next(prefix)) {
-		found, offset, err := keyspace.DecodeEntryKey(it.Key())
+	it, err := views.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendTopicEntriesPrefix(nil, id),
+		UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, id)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range queues {
+		next, err := behindLast(it, keyspace.Queue{Topic: id, Queue: mq.QueueID(i)})
 		if err != nil {
-			return queue{}, err
+			return nil, errors.Join(err, it.Close())
 		}
-		if found == q {
-			ends.next = offset + 1
-		}
+		queues[i].Next = max(queues[i].Next, next)
 	}
-	return ends, it.Error()
+	return queues, it.Close()
+}
+
+// behindLast returns the offset behind the last entry of the queue, 0 without one.
+// What cannot be read must not pass for an empty queue: its next message would get
+// an offset that is taken.
+func behindLast(it *pebble.Iterator, q keyspace.Queue) (mq.QueueOffset, error) {
+	if !it.SeekLT(keyspace.Next(keyspace.AppendQueuePrefix(nil, q))) {
+		return 0, it.Error()
+	}
+	found, offset, err := keyspace.DecodeEntryKey(it.Key())
+	if err != nil || found != q {
+		return 0, err
+	}
+	return offset + 1, it.Error()
 }
 
 func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
@@ -139,6 +157,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err := m.delRange(keyspace.AppendTopicEntriesPrefix(nil, c.ID)); err != nil {
 		return err
 	}
+	if err := m.delRange(keyspace.AppendTopicEndsPrefix(nil, c.ID)); err != nil {
+		return err
+	}
 	m.key = keyspace.AppendTopicKey(m.key[:0], c.ID)
 	if err := m.del(m.key); err != nil {
 		return err
@@ -148,18 +169,18 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Topic == c.ID })
 }
 
-// dropSubs deletes everything kept for the matching groups and topics. Their
-// keys in the due index stay until their time; Expire finds no record for them.
-// The order of the map does not matter: each deletion touches keys of its own.
+// dropSubs deletes everything kept for the matching groups and topics. The order of
+// the map does not matter: each deletion touches keys of its own.
 func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 	for id := range m.subs {
 		if !match(id) {
 			continue
 		}
-		for _, prefix := range keyspace.SubPrefixes(id) {
-			if err := m.delRange(prefix); err != nil {
-				return err
-			}
+		if err := m.dropDeliveries(id); err != nil {
+			return err
+		}
+		if err := m.delRange(keyspace.ProgressPrefix(id)); err != nil {
+			return err
 		}
 		m.key = keyspace.AppendSubKey(m.key[:0], id)
 		if err := m.del(m.key); err != nil {
@@ -167,10 +188,28 @@ func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 		}
 		delete(m.subs, id)
 	}
+	m.forgetLeases(match)
+	return nil
+}
+
+// dropDeliveries deletes what the group has of the topic under delivery. The keys in
+// the due index stay until their time; Expire finds no record for them. The cache is
+// the caller's business, see forgetLeases.
+func (m *Machine) dropDeliveries(id keyspace.Sub) error {
+	for _, prefix := range keyspace.DeliveryPrefixes(id) {
+		if err := m.delRange(prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetLeases takes the lease records of the matching groups and topics out of the
+// cache. Until the batch is committed, what it deletes by range would be found again.
+func (m *Machine) forgetLeases(match func(keyspace.Sub) bool) {
 	for ref := range m.leases {
 		if match(ref.Sub) {
 			delete(m.leases, ref)
 		}
 	}
-	return nil
 }

@@ -25,6 +25,7 @@ type request struct {
 	deadLetter  command.DeadLetter
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
+	trim        command.Trim
 
 	res  machine.Result
 	err  error
@@ -71,6 +72,8 @@ func (r *request) size() int64 {
 	case command.KindDeadLetter:
 		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
 		n += one.Size()
+	case command.KindTrim:
+		n += r.trim.Size()
 	}
 	return int64(n)
 }
@@ -99,6 +102,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindGroupDelete:
 		r.groupDelete.Time = now
 		return &r.groupDelete
+	case command.KindTrim:
+		r.trim.Time = now
+		return &r.trim
 	}
 	panic("BUG: request of kind " + r.kind.String())
 }

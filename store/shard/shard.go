@@ -52,6 +52,8 @@ type Options struct {
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
 	CacheSize int64
+	// Retention says how long messages are kept: for ever by default.
+	Retention Retention
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 	// OnFailure is called once when the shard stops for good, with Err set. It
@@ -68,6 +70,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.CacheSize == 0 {
 		o.CacheSize = 32 << 20
+	}
+	if o.Retention.Interval == 0 {
+		o.Retention.Interval = 10 * time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -119,6 +124,9 @@ func Open(opts Options) (*Shard, error) {
 	opts = opts.withDefaults()
 	if opts.Name == "" || opts.Dir == "" {
 		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
+	}
+	if err := opts.Retention.Validate(); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", opts.Name, err)
 	}
 	s := &Shard{
 		opts:       opts,
