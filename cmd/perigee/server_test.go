@@ -29,6 +29,8 @@ func startServer(t *testing.T, folder string, args ...string) running {
 		code := run(ctx, append([]string{
 			"perigee", "standalone", "--json", "--data-dir", folder, "--log-level", "warn",
 			"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+			// However full the disk of the test is.
+			"--retention-disk-clean", "100%", "--retention-disk-force", "100%", "--retention-disk-refuse", "100%",
 		}, args...), nil, strings.NewReader(""), printed, &stderr)
 		printed.Close()
 		exited <- code
