@@ -56,6 +56,7 @@ type Store interface {
 	MessageStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
+	PurgeTopic(ctx context.Context, id mq.TopicID) error
 }
 
 // Options configure a Server.

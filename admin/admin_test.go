@@ -113,6 +113,47 @@ func TestTheQueuesOfATopicShowTheirOffsets(t *testing.T) {
 	require.Equal(t, []string{"s1 0: 0-0", "s1 1: 0-0", "s2 0: 0-0", "s2 1: 0-3"}, lines)
 }
 
+func TestAPurgeCountsWhatItRemovesOnEveryShard(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a", Queues: 2})
+	require.NoError(t, err)
+	topic, err := s.router.Topic(ctx, mq.Resource{Name: "a"})
+	require.NoError(t, err)
+	purge := func(name string) (int64, []string) {
+		resp, err := s.PurgeTopic(ctx, &adminpb.PurgeTopicRequest{Name: name})
+		require.NoError(t, err)
+		var lines []string
+		for _, q := range resp.GetQueues() {
+			lines = append(lines, fmt.Sprint(q.GetShard(), " ", q.GetQueue(), ": ", q.GetMinOffset(), "-", q.GetMaxOffset()))
+		}
+		return resp.GetPurged(), lines
+	}
+	n, lines := purge("a")
+	require.Zero(t, n, "a topic that the store has not heard of")
+	require.Len(t, lines, 4)
+	send := func(shard string, queue mq.QueueID, n int) {
+		for range n {
+			_, err := s.store.Append(ctx, shard, topic, queue, []*mq.Message{{ID: "x", Type: mq.Normal}})
+			require.NoError(t, err)
+		}
+	}
+	send("s1", 0, 3)
+	send("s2", 1, 2)
+	n, lines = purge("a")
+	require.EqualValues(t, 5, n)
+	require.Equal(t, []string{"s1 0: 3-3", "s1 1: 0-0", "s2 0: 0-0", "s2 1: 2-2"}, lines)
+	send("s1", 0, 1)
+	n, _ = purge("a")
+	require.EqualValues(t, 1, n)
+
+	_, err = s.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	n, _ = purge("%DLQ%g")
+	require.Zero(t, n)
+	_, err = s.PurgeTopic(ctx, &adminpb.PurgeTopicRequest{Name: "b"})
+	requireCode(t, codes.NotFound, err, `"b"`)
+}
+
 func TestListsKeepToTheirNamespaceAndOrder(t *testing.T) {
 	s, ctx := newFixture(t), t.Context()
 	for _, name := range []string{"b", "a"} {

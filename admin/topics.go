@@ -46,20 +46,28 @@ func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.GetTopicResponse{Topic: topicProto(t)}
-	for _, sq := range t.Shards {
-		queues, err := s.queues(ctx, t, sq)
-		if err != nil {
-			return nil, s.refusal(ctx, err)
-		}
-		resp.Queues = append(resp.Queues, queues...)
+	queues, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
-	return resp, nil
+	return &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}, nil
 }
 
-// queues returns the queues of the topic on one shard. The store knows a queue
+// queues returns the queues of the topic, ordered by shard and number.
+func (s *Server) queues(ctx context.Context, t *mq.Topic) (all []*adminpb.QueueStatus, err error) {
+	for _, sq := range t.Shards {
+		queues, err := s.queuesOn(ctx, t, sq)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, queues...)
+	}
+	return all, nil
+}
+
+// queuesOn returns the queues of the topic on one shard. The store knows a queue
 // only from its first message on; until then it is empty.
-func (s *Server) queues(ctx context.Context, t *mq.Topic, sq mq.ShardQueues) ([]*adminpb.QueueStatus, error) {
+func (s *Server) queuesOn(ctx context.Context, t *mq.Topic, sq mq.ShardQueues) ([]*adminpb.QueueStatus, error) {
 	ranges, err := s.store.Queues(ctx, sq.Shard, t.ID)
 	if err != nil {
 		return nil, err
@@ -116,6 +124,34 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	return &adminpb.UpdateTopicResponse{Topic: topicProto(t)}, nil
+}
+
+// PurgeTopic removes all messages of a topic that are stored when it is called,
+// those under delivery included. What is sent after it has returned is kept.
+func (s *Server) PurgeTopic(ctx context.Context, req *adminpb.PurgeTopicRequest) (*adminpb.PurgeTopicResponse, error) {
+	t, err := s.router.Topic(ctx, resource(req))
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	before, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if err := s.store.PurgeTopic(ctx, t.ID); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	after, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.PurgeTopicResponse{Queues: after}
+	for _, q := range after {
+		resp.Purged += q.MinOffset
+	}
+	for _, q := range before { // queues may become more, not fewer
+		resp.Purged -= q.MinOffset
+	}
+	return resp, nil
 }
 
 // DeleteTopic removes a topic.
