@@ -152,6 +152,20 @@ func TestForeignVariablesWithThePrefixAreLeftAlone(t *testing.T) {
 	require.Equal(t, Default(), c)
 }
 
+func TestLevelsOfTheDiskThatAreOffOrOfTwoKindsAreNotCompared(t *testing.T) {
+	for _, flags := range [][]string{
+		{"--retention-disk-clean=100%"},
+		{"--retention-disk-force=100%"},
+		{"--retention-disk-refuse=100%"},
+		{"--retention-disk-clean=10GiB free"},
+		{"--retention-disk-force=1B free", "--retention-disk-refuse=75%"},
+		{"--retention-disk-force=75%"},
+	} {
+		_, err := Load(Sources{Flags: parseFlags(t, flags...)})
+		require.NoError(t, err, flags)
+	}
+}
+
 func TestWatermarksReadWhatTheyPrint(t *testing.T) {
 	for text, want := range map[string]Watermark{
 		"85%": {Percent: 85}, "99.5%": {Percent: 99.5}, "100%": {Percent: 100}, "0.01%": {Percent: 0.01},

@@ -9,7 +9,7 @@ import (
 
 // Watermark is how full the disk of the data folder is when something begins.
 // Its text is a percentage in use, such as "85%", or a size that is left, such
-// as "10GiB free". One of the fields is set; "100%" is never reached.
+// as "10GiB free". One of the fields is set; "100%" is no limit at all.
 type Watermark struct {
 	// Percent of the disk in use, above 0 and up to 100.
 	Percent float64
@@ -26,6 +26,9 @@ func (w Watermark) String() string {
 	}
 	return strconv.FormatFloat(w.Percent, 'f', -1, 64) + "%"
 }
+
+// Off reports whether w is no limit.
+func (w Watermark) Off() bool { return w.Percent >= 100 }
 
 // Fraction returns the part of the disk in use, from 0 to 1; 0 when the
 // watermark is a size.
@@ -55,9 +58,9 @@ func ParseWatermark(text string) (Watermark, error) {
 
 // before reports whether a disk that fills up reaches w before other. Whether
 // one of a kind comes before one of the other depends on the disk: then it is
-// false.
+// false, as it is when one of them is no limit.
 func (w Watermark) before(other Watermark) bool {
-	if (w.Free > 0) != (other.Free > 0) {
+	if (w.Free > 0) != (other.Free > 0) || w.Off() || other.Off() {
 		return false
 	}
 	return w.Percent < other.Percent || w.Free > other.Free

@@ -39,7 +39,7 @@ func (n *node) retentionOf(id mq.TopicID) (age time.Duration, known bool) {
 
 // watermark leaves a disk that may fill up to its end without a limit.
 func watermark(w config.Watermark) shard.Watermark {
-	if w.Percent >= 100 {
+	if w.Off() {
 		return shard.Watermark{}
 	}
 	return shard.Watermark{Used: w.Fraction(), Free: int64(w.Free)}
