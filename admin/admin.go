@@ -1,6 +1,6 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC, and clients
-// asked to reconnect.
+// consumer groups are created, shown, changed and removed over gRPC, dead letters
+// counted and sent back, and clients asked to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets, the proxy the clients. What a removal means for stored messages is not decided here: the
@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,6 +40,7 @@ type GroupRouter interface {
 	CreateGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, bool, error)
 	UpdateGroup(ctx context.Context, name mq.Resource, update router.GroupUpdate) (*mq.Group, error)
 	DeleteGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	EnsureSystemGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, error)
 	ListGroups(ctx context.Context, sel router.Selection) []*mq.Group
 }
 
@@ -51,8 +53,10 @@ type Router interface {
 // Store is what the service asks of the store tier. The documentation of the
 // methods is in package store.
 type Store interface {
+	MessageStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
+	PurgeTopic(ctx context.Context, id mq.TopicID) error
 }
 
 // Clients is what the service asks of the proxy tier. The documentation of the
@@ -82,6 +86,7 @@ type Server struct {
 	clients Clients
 	shards  []string
 	logger  *slog.Logger
+	turn    atomic.Uint64 // of the queues that dead letters go back to
 }
 
 // New returns a server.

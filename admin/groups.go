@@ -73,6 +73,7 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 			}
 			p.Ready += b.Ready
 			p.InFlight += b.InFlight
+			p.UsedUp += b.UsedUp
 		}
 	}
 	slices.SortFunc(list, func(a, b *adminpb.GroupTopic) int {

@@ -83,6 +83,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.topicCommand(),
 		a.groupCommand(),
 		a.clientCommand(),
+		a.dlqCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),

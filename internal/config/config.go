@@ -34,6 +34,9 @@ type Config struct {
 	Flush Flush
 	// SegmentSize is the size of one file of the log (segment_size).
 	SegmentSize Size
+	// Retention is how long messages are kept, and how full the disk may be
+	// (retention).
+	Retention Retention
 	// AutoCreateTopics makes a send to a missing topic, or a question for its
 	// route, create it instead of failing (auto_create_topics).
 	AutoCreateTopics bool
@@ -98,6 +101,35 @@ const (
 	FlushAsync = "async"
 )
 
+// Retention says how long messages are kept, and what happens when the disk
+// fills up.
+type Retention struct {
+	// Age is how long the messages of a topic without a retention of its own are
+	// kept; 0: for ever (retention.age).
+	Age time.Duration
+	// Size is the largest log; the oldest messages go before it grows further,
+	// whatever their age. 0: no bound (retention.size).
+	Size Size
+	// Disk is what happens as the disk fills up (retention.disk).
+	Disk DiskRetention
+	// Interval is the time between two looks at what is too old and at the disk
+	// (retention.interval).
+	Interval time.Duration
+}
+
+// DiskRetention says what happens as the disk fills up.
+type DiskRetention struct {
+	// Clean is when files are removed at once in which every message is past its
+	// age (retention.disk.clean).
+	Clean Watermark
+	// Force is when the oldest files are removed whatever the age of their
+	// messages (retention.disk.force).
+	Force Watermark
+	// Refuse is when sends are refused until there is room again
+	// (retention.disk.refuse).
+	Refuse Watermark
+}
+
 // Renew says how the leases of consumers that asked for it are kept alive.
 type Renew struct {
 	// Slice is how far ahead a lease is renewed at a time (renew.slice); it is
@@ -124,13 +156,18 @@ const (
 // Default returns the configuration of a server that nobody configured.
 func Default() Config {
 	return Config{
-		DataDir:          "perigee-data",
-		GRPCListen:       ":8081",
-		HTTPListen:       ":8088",
-		Shard:            "perigee-0",
-		TLS:              TLS{Mode: TLSPermissive},
-		Flush:            Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
-		SegmentSize:      1 << 30,
+		DataDir:     "perigee-data",
+		GRPCListen:  ":8081",
+		HTTPListen:  ":8088",
+		Shard:       "perigee-0",
+		TLS:         TLS{Mode: TLSPermissive},
+		Flush:       Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
+		SegmentSize: 1 << 30,
+		Retention: Retention{
+			Age:      72 * time.Hour,
+			Disk:     DiskRetention{Clean: Watermark{Percent: 75}, Force: Watermark{Percent: 85}, Refuse: Watermark{Percent: 90}},
+			Interval: 10 * time.Second,
+		},
 		AutoCreateGroups: true,
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,

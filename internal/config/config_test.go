@@ -93,7 +93,8 @@ func TestFlagsSetEveryField(t *testing.T) {
 	c, err := Load(Sources{Flags: parseFlags(t,
 		"--data-dir=d", "--grpc-listen=:1", "--http-listen=:2", "--shard=s", "--advertise=h:3",
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
-		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
+		"--segment-size=2GiB", "--retention-age=1h", "--retention-size=10GiB", "--retention-disk-clean=50%",
+		"--retention-disk-force=20GiB free", "--retention-disk-refuse=99.5%", "--retention-interval=1m", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
 		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
@@ -101,7 +102,12 @@ func TestFlagsSetEveryField(t *testing.T) {
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
 		TLS:         TLS{Mode: TLSRequired, CertFile: "c", KeyFile: "k"},
 		Flush:       Flush{Mode: FlushAsync, Interval: time.Second},
-		SegmentSize: 2 << 30, AutoCreateTopics: true, DefaultQueues: 3,
+		SegmentSize: 2 << 30,
+		Retention: Retention{
+			Age: time.Hour, Size: 10 << 30, Interval: time.Minute,
+			Disk: DiskRetention{Clean: Watermark{Percent: 50}, Force: Watermark{Free: 20 << 30}, Refuse: Watermark{Percent: 99.5}},
+		},
+		AutoCreateTopics: true, DefaultQueues: 3,
 		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
@@ -147,6 +153,38 @@ func TestForeignVariablesWithThePrefixAreLeftAlone(t *testing.T) {
 	c, err := Load(Sources{Env: []string{"PERIGEE_ENDPOINT=x:1", "PERIGEE_PORT=tcp://10.0.0.1:8081"}})
 	require.NoError(t, err)
 	require.Equal(t, Default(), c)
+}
+
+func TestLevelsOfTheDiskThatAreOffOrOfTwoKindsAreNotCompared(t *testing.T) {
+	for _, flags := range [][]string{
+		{"--retention-disk-clean=100%"},
+		{"--retention-disk-force=100%"},
+		{"--retention-disk-refuse=100%"},
+		{"--retention-disk-clean=10GiB free"},
+		{"--retention-disk-force=1B free", "--retention-disk-refuse=75%"},
+		{"--retention-disk-force=75%"},
+	} {
+		_, err := Load(Sources{Flags: parseFlags(t, flags...)})
+		require.NoError(t, err, flags)
+	}
+}
+
+func TestWatermarksReadWhatTheyPrint(t *testing.T) {
+	for text, want := range map[string]Watermark{
+		"85%": {Percent: 85}, "99.5%": {Percent: 99.5}, "100%": {Percent: 100}, "0.01%": {Percent: 0.01},
+		"10GiB free": {Free: 10 << 30}, "1B free": {Free: 1}, "512MiB free": {Free: 512 << 20},
+	} {
+		got, err := ParseWatermark(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+		require.Equal(t, text, got.String())
+	}
+	require.InDelta(t, 0.29, Watermark{Percent: 29}.Fraction(), 1e-12)
+	require.Zero(t, Watermark{Free: 1}.Fraction())
+	for _, text := range []string{"", "%", "85", "0.85", "0%", "-1%", "NaN%", "+Inf%", "100.1%", "free", " free", "10 free GiB", "-1B free", "10GiBfree", "10GiB"} {
+		_, err := ParseWatermark(text)
+		require.Error(t, err, text)
+	}
 }
 
 func TestSizesReadWhatTheyPrint(t *testing.T) {

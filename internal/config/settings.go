@@ -39,6 +39,12 @@ func settings(c *Config) []setting {
 		{"flush.mode", "flush", "`mode`: sync or async, an fsync before or after a send is acknowledged", text(&c.Flush.Mode)},
 		{"flush.interval", "flush-interval", "longest `time` between two fsyncs in async mode", span(&c.Flush.Interval)},
 		{"segment_size", "segment-size", "`size` of one log file", size(&c.SegmentSize)},
+		{"retention.age", "retention-age", "`time` to keep messages for; 0: for ever", span(&c.Retention.Age)},
+		{"retention.size", "retention-size", "largest `size` of the log; 0: no bound", size(&c.Retention.Size)},
+		{"retention.disk.clean", "retention-disk-clean", "`use` of the disk, such as 75% or \"50GiB free\", that removes old files at once", watermark(&c.Retention.Disk.Clean)},
+		{"retention.disk.force", "retention-disk-force", "`use` of the disk that removes the oldest files whatever their age", watermark(&c.Retention.Disk.Force)},
+		{"retention.disk.refuse", "retention-disk-refuse", "`use` of the disk that refuses sends", watermark(&c.Retention.Disk.Refuse)},
+		{"retention.interval", "retention-interval", "`time` between two looks at ages and at the disk", span(&c.Retention.Interval)},
 		{"auto_create_topics", "auto-create-topics", "create a missing topic on send or when its route is asked for", boolean(&c.AutoCreateTopics)},
 		{"auto_create_groups", "auto-create-groups", "create a missing consumer group on receive", boolean(&c.AutoCreateGroups)},
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
@@ -118,6 +124,10 @@ func span(target *time.Duration) pflag.Value {
 
 func size(target *Size) pflag.Value {
 	return value[Size]{target, "size", ParseSize, Size.String}
+}
+
+func watermark(target *Watermark) pflag.Value {
+	return value[Watermark]{target, "use", ParseWatermark, Watermark.String}
 }
 
 func level(target *slog.Level) pflag.Value {

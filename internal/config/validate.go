@@ -30,7 +30,7 @@ const (
 // that names the key, the value and the rule of the first thing that is wrong.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateSizes, c.validateTimes, c.validateLog,
+		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -104,6 +104,31 @@ func (c Config) validateStorage() error {
 		return err
 	}
 	return within("segment_size", c.SegmentSize, minSegmentSize, maxSegmentSize)
+}
+
+func (c Config) validateRetention() error {
+	r := c.Retention
+	if r.Age != 0 {
+		if err := within("retention.age", r.Age, mq.MinRetention, mq.MaxRetention); err != nil {
+			return fmt.Errorf("%w, or be 0s for ever", err)
+		}
+	}
+	if r.Size != 0 && r.Size < 2*c.SegmentSize {
+		return invalid("retention.size", r.Size, "must be at least twice segment_size, or 0 for no bound")
+	}
+	type mark struct {
+		key string
+		at  Watermark
+	}
+	marks := []mark{{"retention.disk.clean", r.Disk.Clean}, {"retention.disk.force", r.Disk.Force}, {"retention.disk.refuse", r.Disk.Refuse}}
+	for i, later := range marks {
+		for _, earlier := range marks[:i] {
+			if later.at.before(earlier.at) {
+				return invalid(later.key, later.at, fmt.Sprintf("must not be reached before %s (%s)", earlier.key, earlier.at))
+			}
+		}
+	}
+	return within("retention.interval", r.Interval, time.Second, time.Hour)
 }
 
 func checkShard(name string) string {

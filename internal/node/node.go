@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -80,6 +81,7 @@ type node struct {
 	metrics      *metrics
 	store        *store.Store
 	router       *router.Router
+	metadata     atomic.Pointer[router.Router] // router, for the store, which opens before it
 	proxy        *proxy.Server
 	late         late
 
@@ -180,9 +182,9 @@ func (n *node) openTiers() (err error) {
 	}
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
-		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		MaxWaiting: n.cfg.MaxWaitingReceives,
-		OnFailure:  n.notServing,
+		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
+		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
+		Logger: n.logger, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -193,7 +195,11 @@ func (n *node) openTiers() (err error) {
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
 		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	n.metadata.Store(n.router)
+	return nil
 }
 
 // notServing makes the health service say that a tier has stopped for good.
