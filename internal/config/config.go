@@ -25,9 +25,18 @@ type Config struct {
 	// Shard names the shard of this node; clients see it as the name of the
 	// broker (shard). Stored data and receipt handles carry it: keep it.
 	Shard string
-	// Advertise is the host:port that clients are told to connect to
+	// Advertise is the host:port that clients of GRPCListen are told to connect to
 	// (advertise). Empty means the address each client itself has dialed.
 	Advertise string
+	// ProxyProtocol says whether connections to GRPCListen begin with a header of
+	// the PROXY protocol: off, optional or required (proxy_protocol).
+	ProxyProtocol string
+	// Listeners serve clients beside GRPCListen (listeners).
+	Listeners []Listener
+	// MaxConnections is the largest number of open connections of clients
+	// (max_connections). 0 means three quarters of the files and connections that
+	// the system lets the process open.
+	MaxConnections int
 	// TLS is what the gRPC port speaks (tls).
 	TLS TLS
 	// Flush says when the log is synced to disk (flush).
@@ -52,11 +61,33 @@ type Config struct {
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
 	SessionTimeout time.Duration
+	// ShutdownTimeout is how long a stopping server waits for calls under way
+	// before it cuts them off (shutdown_timeout).
+	ShutdownTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
 	// Log is what the process logs (log).
 	Log Log
 }
+
+// A Listener is one more address that serves clients. What it leaves empty is not
+// taken from the keys of the same name in Config.
+type Listener struct {
+	// Listen is the host:port (listen).
+	Listen string
+	// Advertise is the host:port that clients of this listener are told to connect
+	// to (advertise). Empty means the address each client itself has dialed.
+	Advertise string
+	// ProxyProtocol is as in Config (proxy_protocol). Empty means off.
+	ProxyProtocol string
+}
+
+// The values of ProxyProtocol.
+const (
+	ProxyProtocolOff      = "off"
+	ProxyProtocolOptional = "optional"
+	ProxyProtocolRequired = "required"
+)
 
 // TLS says what the gRPC port speaks.
 type TLS struct {
@@ -122,6 +153,7 @@ func Default() Config {
 		GRPCListen:       ":8081",
 		HTTPListen:       ":8088",
 		Shard:            "perigee-0",
+		ProxyProtocol:    ProxyProtocolOff,
 		TLS:              TLS{Mode: TLSPermissive},
 		Flush:            Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
 		SegmentSize:      1 << 30,
@@ -131,6 +163,7 @@ func Default() Config {
 		MaxBodySize:      4 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
+		ShutdownTimeout:  30 * time.Second,
 		Renew:            Renew{Slice: time.Minute, Max: 3 * time.Hour},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText},
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,9 +29,10 @@ import (
 
 // Info says where a running node can be reached and where its data is.
 type Info struct {
-	GRPCAddr string
-	HTTPAddr string
-	DataDir  string
+	GRPCAddr  string
+	Listeners []string // further addresses for clients
+	HTTPAddr  string
+	DataDir   string
 }
 
 // Folders in the data directory.
@@ -40,10 +40,6 @@ const (
 	StoreDir  = "store"
 	routerDir = "router"
 )
-
-// drainTime bounds how long a stopping node waits for calls under way. Container
-// runtimes kill ten seconds after they asked.
-const drainTime = 8 * time.Second
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
 // in order. ready is called once, when clients can be served. An error says why
@@ -53,7 +49,7 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 	if err := n.start(); err != nil {
 		return errors.Join(err, n.stop())
 	}
-	ready(Info{GRPCAddr: n.grpcListener.Addr().String(), HTTPAddr: n.httpListener.Addr().String(), DataDir: cfg.DataDir})
+	ready(n.info())
 	var failed error
 	select {
 	case <-ctx.Done():
@@ -68,15 +64,16 @@ type node struct {
 	cfg    config.Config
 	logger *slog.Logger
 
-	grpcListener net.Listener
-	httpListener net.Listener
-	httpServer   *http.Server
-	grpcServer   *grpc.Server
-	health       *health.Server
-	metrics      *metrics
-	store        *store.Store
-	router       *router.Router
-	proxy        *proxy.Server
+	grpcListeners []*transport.Listener
+	connections   *transport.Limit
+	httpListener  *transport.Listener
+	httpServer    *http.Server
+	grpcServer    *grpc.Server
+	health        *health.Server
+	metrics       *metrics
+	store         *store.Store
+	router        *router.Router
+	proxy         *proxy.Server
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
@@ -94,26 +91,13 @@ func (n *node) start() (err error) {
 	if err := os.MkdirAll(n.cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if n.httpListener, err = net.Listen("tcp", n.cfg.HTTPListen); err != nil {
-		return fmt.Errorf("http_listen: %w", err)
-	}
-	if n.grpcListener, err = net.Listen("tcp", n.cfg.GRPCListen); err != nil {
-		return fmt.Errorf("grpc_listen: %w", err)
+	if err := n.listen(); err != nil {
+		return err
 	}
 	if n.metrics, err = newMetrics(); err != nil {
 		return err
 	}
-	n.httpServer = &http.Server{
-		Handler:           transport.NewHTTPHandler(n.ready, n.metrics.handler()),
-		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
-	}
-	n.serve("http", func() error {
-		if err := n.httpServer.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	n.serveHTTP()
 	if err := n.openTiers(); err != nil {
 		return err
 	}
@@ -134,7 +118,7 @@ func (n *node) start() (err error) {
 	}
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
-	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
+	n.serveGRPC()
 	n.recovered.set()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if errors.Join(n.store.Err(), n.router.Err()) != nil {
@@ -186,12 +170,13 @@ func (n *node) buildServer() error {
 	if err != nil {
 		return err
 	}
+	n.metrics.observeNetwork(n.connections, credentials)
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
+		Store: n.store, Router: n.router, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
@@ -264,16 +249,10 @@ func (n *node) stop() error {
 		}()
 		select {
 		case <-stopped:
-		case <-time.After(drainTime):
-			n.logger.Warn("calls under way were cut off", "after", drainTime)
+		case <-time.After(n.cfg.ShutdownTimeout):
+			n.logger.Warn("calls under way were cut off", "after", n.cfg.ShutdownTimeout)
 			n.grpcServer.Stop()
 			<-stopped
-		}
-	}
-	if n.grpcListener != nil {
-		// A server that has served has closed it.
-		if err := n.grpcListener.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
 		}
 	}
 	if n.proxy != nil {
@@ -284,9 +263,8 @@ func (n *node) stop() error {
 	}
 	if n.httpServer != nil {
 		errs = append(errs, n.httpServer.Close())
-	} else if n.httpListener != nil {
-		errs = append(errs, n.httpListener.Close())
 	}
+	errs = append(errs, n.closeListeners())
 	n.background.Wait()
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
