@@ -99,7 +99,35 @@ type TLS struct {
 	// self-signed certificate.
 	CertFile string
 	KeyFile  string
+	// KeyPasswordFile holds the password of an encrypted key
+	// (tls.key_password_file); KeyPassword is one itself (tls.key_password, or its
+	// environment variable; no flag, which others could read).
+	KeyPasswordFile string
+	KeyPassword     string
+	// Certificates are further ones, shown to clients that ask for a name in them
+	// (tls.certificates). All others are shown that of CertFile.
+	Certificates []Certificate
+	// ClientAuth says whether clients show certificates: off, optional or require
+	// (tls.client_auth).
+	ClientAuth string
+	// ClientCAFile is a PEM file with the authorities that have signed those
+	// (tls.client_ca_file).
+	ClientCAFile string
 }
+
+// A Certificate names PEM files as TLS does.
+type Certificate struct {
+	CertFile        string // cert_file
+	KeyFile         string // key_file
+	KeyPasswordFile string // key_password_file
+}
+
+// The values of TLS.ClientAuth.
+const (
+	ClientAuthOff      = "off"
+	ClientAuthOptional = "optional"
+	ClientAuthRequire  = "require"
+)
 
 // The values of TLS.Mode.
 const (
@@ -154,7 +182,7 @@ func Default() Config {
 		HTTPListen:       ":8088",
 		Shard:            "perigee-0",
 		ProxyProtocol:    ProxyProtocolOff,
-		TLS:              TLS{Mode: TLSPermissive},
+		TLS:              TLS{Mode: TLSPermissive, ClientAuth: ClientAuthOff},
 		Flush:            Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
 		SegmentSize:      1 << 30,
 		AutoCreateGroups: true,

@@ -95,6 +95,8 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
 		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
+		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
+		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
 		"--max-connections=7", "--shutdown-timeout=8s",
 		"--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
@@ -102,8 +104,11 @@ func TestFlagsSetEveryField(t *testing.T) {
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
 		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7,
-		Listeners:   []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
-		TLS:         TLS{Mode: TLSRequired, CertFile: "c", KeyFile: "k"},
+		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
+		TLS: TLS{
+			Mode: TLSRequired, CertFile: "c", KeyFile: "k", KeyPasswordFile: "p", ClientAuth: ClientAuthRequire, ClientCAFile: "ca",
+			Certificates: []Certificate{{CertFile: "c1", KeyFile: "k1", KeyPasswordFile: "p1"}},
+		},
 		Flush:       Flush{Mode: FlushAsync, Interval: time.Second},
 		SegmentSize: 2 << 30, AutoCreateTopics: true, DefaultQueues: 3,
 		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
@@ -165,6 +170,19 @@ func TestSizesReadWhatTheyPrint(t *testing.T) {
 		_, err := ParseSize(text)
 		require.Error(t, err, text)
 	}
+}
+
+func TestPasswordsAreNotFlagsAndNotShown(t *testing.T) {
+	c, err := Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush", "PERIGEE_TLS_CERT_FILE=c", "PERIGEE_TLS_KEY_FILE=k"}})
+	require.NoError(t, err)
+	require.Equal(t, "hush", c.TLS.KeyPassword)
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags)
+	require.NotContains(t, flags.FlagUsages(), "key-password ")
+	require.Nil(t, flags.Lookup("tls-key-password"))
+	_, err = Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush"}})
+	require.ErrorContains(t, err, `tls.key_password "(set)": needs tls.key_file beside it`)
+	require.NotContains(t, err.Error(), "hush")
 }
 
 func TestListsReadAlikeFromEverySource(t *testing.T) {

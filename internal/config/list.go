@@ -22,6 +22,12 @@ var listenerKeys = []entryKey[Listener]{
 	{"proxy_protocol", func(l *Listener) *string { return &l.ProxyProtocol }},
 }
 
+var certificateKeys = []entryKey[Certificate]{
+	{"cert_file", func(c *Certificate) *string { return &c.CertFile }},
+	{"key_file", func(c *Certificate) *string { return &c.KeyFile }},
+	{"key_password_file", func(c *Certificate) *string { return &c.KeyPasswordFile }},
+}
+
 // listValue is a pflag.Value over a list whose entries have keys. In a file it is
 // a list; environment and command line give it as YAML, of which JSON is a part.
 type listValue[T any] struct {

@@ -38,6 +38,9 @@ type Sources struct {
 func AddFlags(flags *pflag.FlagSet) {
 	defaults := Default()
 	for _, s := range settings(&defaults) {
+		if s.flag == "" {
+			continue
+		}
 		f := flags.VarPF(s.value, s.flag, "", s.usage)
 		if s.value.Type() == "bool" {
 			f.NoOptDefVal = "true"

@@ -15,7 +15,7 @@ import (
 // environment, command line - sets it from text, by the same rules.
 type setting struct {
 	key   string // the path in a file, with dots
-	flag  string
+	flag  string // empty: the command line cannot set it
 	usage string
 	value pflag.Value
 }
@@ -39,6 +39,11 @@ func settings(c *Config) []setting {
 		{"tls.mode", "tls-mode", "`mode`: permissive, required or disabled", text(&c.TLS.Mode)},
 		{"tls.cert_file", "tls-cert", "PEM `file` with the certificate chain; empty: self-signed", text(&c.TLS.CertFile)},
 		{"tls.key_file", "tls-key", "PEM `file` with the certificate's key", text(&c.TLS.KeyFile)},
+		{"tls.key_password_file", "tls-key-password-file", "`file` with the password of an encrypted key", text(&c.TLS.KeyPasswordFile)},
+		{"tls.key_password", "", "", text(&c.TLS.KeyPassword)},
+		{"tls.certificates", "tls-certificates", "certificates for single names, as `YAML`: [{cert_file: FILE, key_file: FILE, key_password_file: FILE}]", list(&c.TLS.Certificates, certificateKeys)},
+		{"tls.client_auth", "tls-client-auth", "`mode`: off, optional or require, a certificate of each client", text(&c.TLS.ClientAuth)},
+		{"tls.client_ca_file", "tls-client-ca", "PEM `file` with the authorities that sign clients' certificates", text(&c.TLS.ClientCAFile)},
 		{"flush.mode", "flush", "`mode`: sync or async, an fsync before or after a send is acknowledged", text(&c.Flush.Mode)},
 		{"flush.interval", "flush-interval", "longest `time` between two fsyncs in async mode", span(&c.Flush.Interval)},
 		{"segment_size", "segment-size", "`size` of one log file", size(&c.SegmentSize)},

@@ -120,6 +120,43 @@ func (c Config) validateTLS() error {
 		return invalid("tls.key_file", c.TLS.KeyFile, "needs tls.cert_file beside it")
 	case c.TLS.CertFile != "" && c.TLS.Mode == TLSDisabled:
 		return invalid("tls.cert_file", c.TLS.CertFile, "cannot be used while tls.mode is disabled")
+	case c.TLS.KeyPasswordFile != "" && c.TLS.KeyFile == "":
+		return invalid("tls.key_password_file", c.TLS.KeyPasswordFile, "needs tls.key_file beside it")
+	case c.TLS.KeyPassword != "" && c.TLS.KeyFile == "":
+		return invalid("tls.key_password", secret, "needs tls.key_file beside it")
+	case c.TLS.KeyPassword != "" && c.TLS.KeyPasswordFile != "":
+		return invalid("tls.key_password", secret, "cannot be used beside tls.key_password_file")
+	case len(c.TLS.Certificates) > 0 && c.TLS.CertFile == "":
+		return invalid("tls.certificates", len(c.TLS.Certificates), "needs tls.cert_file beside it, for all other names")
+	}
+	for i, cert := range c.TLS.Certificates {
+		if cert.CertFile == "" {
+			return invalid(fmt.Sprintf("tls.certificates[%d].cert_file", i), "", "must name a file")
+		}
+		if cert.KeyFile == "" {
+			return invalid(fmt.Sprintf("tls.certificates[%d].key_file", i), "", "must name a file")
+		}
+	}
+	return c.validateClientAuth()
+}
+
+// secret stands for a value that no message shows.
+const secret = "(set)"
+
+func (c Config) validateClientAuth() error {
+	auth := c.TLS.ClientAuth
+	if err := oneOf("tls.client_auth", auth, ClientAuthOff, ClientAuthOptional, ClientAuthRequire); err != nil {
+		return err
+	}
+	switch {
+	case auth == ClientAuthOff && c.TLS.ClientCAFile != "":
+		return invalid("tls.client_ca_file", c.TLS.ClientCAFile, "needs tls.client_auth optional or require beside it")
+	case auth != ClientAuthOff && c.TLS.ClientCAFile == "":
+		return invalid("tls.client_auth", auth, "needs tls.client_ca_file beside it")
+	case auth == ClientAuthRequire && c.TLS.Mode != TLSRequired:
+		return invalid("tls.client_auth", auth, "needs tls.mode required, because cleartext clients have no certificate")
+	case auth == ClientAuthOptional && c.TLS.Mode == TLSDisabled:
+		return invalid("tls.client_auth", auth, "cannot be used while tls.mode is disabled")
 	}
 	return nil
 }

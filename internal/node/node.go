@@ -66,6 +66,8 @@ type node struct {
 
 	grpcListeners []*transport.Listener
 	connections   *transport.Limit
+	keyring       *transport.Keyring // nil: no TLS
+	credentials   *transport.Credentials
 	httpListener  *transport.Listener
 	httpServer    *http.Server
 	grpcServer    *grpc.Server
@@ -97,6 +99,11 @@ func (n *node) start() (err error) {
 	if n.metrics, err = newMetrics(); err != nil {
 		return err
 	}
+	// A certificate that cannot be used is told before a recovery, not after it.
+	if err := n.openCredentials(); err != nil {
+		return err
+	}
+	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
 	n.serveHTTP()
 	if err := n.openTiers(); err != nil {
 		return err
@@ -118,6 +125,9 @@ func (n *node) start() (err error) {
 	}
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
+	if n.keyring != nil {
+		n.background.Go(func() { n.keyring.Watch(background) })
+	}
 	n.serveGRPC()
 	n.recovered.set()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -165,12 +175,7 @@ func (n *node) notServing() {
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
-func (n *node) buildServer() error {
-	credentials, err := n.credentials()
-	if err != nil {
-		return err
-	}
-	n.metrics.observeNetwork(n.connections, credentials)
+func (n *node) buildServer() (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
@@ -185,7 +190,7 @@ func (n *node) buildServer() error {
 		return err
 	}
 	opts := transport.ServerOptions(transport.ServerConfig{
-		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
+		Credentials: n.credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
 	opts = append(opts, n.proxy.Interceptors()...)
 	n.grpcServer = grpc.NewServer(opts...)
@@ -196,25 +201,6 @@ func (n *node) buildServer() error {
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)
 	return nil
-}
-
-func (n *node) credentials() (*transport.Credentials, error) {
-	mode, err := transport.ParseMode(n.cfg.TLS.Mode)
-	if err != nil {
-		return nil, err
-	}
-	opts := transport.CredentialsOptions{Mode: mode, Logger: n.logger}
-	switch {
-	case mode == transport.Disabled:
-	case n.cfg.TLS.CertFile != "":
-		opts.Certificate, err = transport.LoadCertificate(n.cfg.TLS.CertFile, n.cfg.TLS.KeyFile)
-	default:
-		opts.Certificate, err = transport.SelfSigned(n.cfg.DataDir, n.logger)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return transport.NewCredentials(opts)
 }
 
 // ready says why the node cannot serve, or nil.

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +22,9 @@ const DefaultHandshakeTimeout = 10 * time.Second
 type CredentialsOptions struct {
 	// Mode says what the port serves. Zero: Permissive.
 	Mode Mode
-	// Certificate is what TLS clients are shown. Needed unless Mode is Disabled.
-	Certificate *tls.Certificate
+	// Keyring is what TLS clients are shown, and asked for. Needed unless Mode is
+	// Disabled.
+	Keyring *Keyring
 	// HandshakeTimeout bounds the wait for the first bytes and, again, the
 	// handshake. Zero: DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
@@ -52,7 +52,7 @@ type Credentials struct {
 var _ credentials.TransportCredentials = (*Credentials)(nil)
 
 // NewCredentials returns the credentials opts describe. It fails when the mode
-// includes TLS and there is no certificate.
+// includes TLS and there is no keyring.
 func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	if opts.HandshakeTimeout == 0 {
 		opts.HandshakeTimeout = DefaultHandshakeTimeout
@@ -69,13 +69,10 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 		return nil, fmt.Errorf("tls mode %v is unknown", opts.Mode)
 	case opts.Mode == Disabled:
 		return c, nil
-	case opts.Certificate == nil:
-		return nil, fmt.Errorf("tls mode %v needs a certificate", opts.Mode)
+	case opts.Keyring == nil:
+		return nil, fmt.Errorf("tls mode %v needs a keyring", opts.Mode)
 	}
-	c.tls = credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{*opts.Certificate},
-		MinVersion:   tls.VersionTLS12,
-	})
+	c.tls = credentials.NewTLS(opts.Keyring.serverConfig())
 	return c, nil
 }
 

@@ -81,7 +81,8 @@ func newCredentials(t testing.TB, mode Mode, log io.Writer) *Credentials {
 	if mode != Disabled {
 		cert, err := SelfSigned(t.TempDir(), slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		opts.Certificate = cert
+		opts.Keyring, err = OpenKeyring(KeyringOptions{SelfSigned: cert})
+		require.NoError(t, err)
 	}
 	creds, err := NewCredentials(opts)
 	require.NoError(t, err)
