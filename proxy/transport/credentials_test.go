@@ -275,7 +275,7 @@ func TestDeadlinesOfTheHandshakeDoNotOutliveIt(t *testing.T) {
 					}))
 				_, err := heartbeat(t, client)
 				require.NoError(t, err)
-				time.Sleep(time.Hour)
+				time.Sleep(idleAfter - time.Second)
 				_, err = heartbeat(t, client)
 				require.NoError(t, err)
 				require.Equal(t, 1, dials, "the connection was replaced")
