@@ -48,8 +48,9 @@ type Router interface {
 type Options struct {
 	Store  Store
 	Router Router
-	// Advertise is the host:port that routes name. Empty: the endpoints that
-	// the client itself dialled.
+	// Advertise is the host:port that routes name to clients of listeners that
+	// advertise none, see transport.ListenerOptions. Empty: the endpoints that the
+	// client itself dialled.
 	Advertise string
 	// StoreHost is what received messages name as the host that stored them.
 	StoreHost string

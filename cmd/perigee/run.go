@@ -44,9 +44,10 @@ type serveFunc func(ctx context.Context, cfg config.Config, logger *slog.Logger,
 
 // serverInfo is where a server serves.
 type serverInfo struct {
-	GRPCAddr string `json:"grpc_addr"`
-	HTTPAddr string `json:"http_addr"`
-	DataDir  string `json:"data_dir"`
+	GRPCAddr  string   `json:"grpc_addr"`
+	Listeners []string `json:"listeners,omitempty"` // further ones
+	HTTPAddr  string   `json:"http_addr"`
+	DataDir   string   `json:"data_dir"`
 }
 
 func (a *app) run(ctx context.Context, args []string) int {

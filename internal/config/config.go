@@ -25,9 +25,18 @@ type Config struct {
 	// Shard names the shard of this node; clients see it as the name of the
 	// broker (shard). Stored data and receipt handles carry it: keep it.
 	Shard string
-	// Advertise is the host:port that clients are told to connect to
+	// Advertise is the host:port that clients of GRPCListen are told to connect to
 	// (advertise). Empty means the address each client itself has dialed.
 	Advertise string
+	// ProxyProtocol says whether connections to GRPCListen begin with a header of
+	// the PROXY protocol: off, optional or required (proxy_protocol).
+	ProxyProtocol string
+	// Listeners serve clients beside GRPCListen (listeners).
+	Listeners []Listener
+	// MaxConnections is the largest number of open connections of clients
+	// (max_connections). 0 means three quarters of the files and connections that
+	// the system lets the process open.
+	MaxConnections int
 	// TLS is what the gRPC port speaks (tls).
 	TLS TLS
 	// Flush says when the log is synced to disk (flush).
@@ -61,11 +70,33 @@ type Config struct {
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
 	SessionTimeout time.Duration
+	// ShutdownTimeout is how long a stopping server waits for calls under way
+	// before it cuts them off (shutdown_timeout).
+	ShutdownTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
 	// Log is what the process logs (log).
 	Log Log
 }
+
+// A Listener is one more address that serves clients. What it leaves empty is not
+// taken from the keys of the same name in Config.
+type Listener struct {
+	// Listen is the host:port (listen).
+	Listen string
+	// Advertise is the host:port that clients of this listener are told to connect
+	// to (advertise). Empty means the address each client itself has dialed.
+	Advertise string
+	// ProxyProtocol is as in Config (proxy_protocol). Empty means off.
+	ProxyProtocol string
+}
+
+// The values of ProxyProtocol.
+const (
+	ProxyProtocolOff      = "off"
+	ProxyProtocolOptional = "optional"
+	ProxyProtocolRequired = "required"
+)
 
 // TLS says what the gRPC port speaks.
 type TLS struct {
@@ -77,7 +108,35 @@ type TLS struct {
 	// self-signed certificate.
 	CertFile string
 	KeyFile  string
+	// KeyPasswordFile holds the password of an encrypted key
+	// (tls.key_password_file); KeyPassword is one itself (tls.key_password, or its
+	// environment variable; no flag, which others could read).
+	KeyPasswordFile string
+	KeyPassword     string
+	// Certificates are further ones, shown to clients that ask for a name in them
+	// (tls.certificates). All others are shown that of CertFile.
+	Certificates []Certificate
+	// ClientAuth says whether clients show certificates: off, optional or require
+	// (tls.client_auth).
+	ClientAuth string
+	// ClientCAFile is a PEM file with the authorities that have signed those
+	// (tls.client_ca_file).
+	ClientCAFile string
 }
+
+// A Certificate names PEM files as TLS does.
+type Certificate struct {
+	CertFile        string // cert_file
+	KeyFile         string // key_file
+	KeyPasswordFile string // key_password_file
+}
+
+// The values of TLS.ClientAuth.
+const (
+	ClientAuthOff      = "off"
+	ClientAuthOptional = "optional"
+	ClientAuthRequire  = "require"
+)
 
 // The values of TLS.Mode.
 const (
@@ -156,13 +215,14 @@ const (
 // Default returns the configuration of a server that nobody configured.
 func Default() Config {
 	return Config{
-		DataDir:     "perigee-data",
-		GRPCListen:  ":8081",
-		HTTPListen:  ":8088",
-		Shard:       "perigee-0",
-		TLS:         TLS{Mode: TLSPermissive},
-		Flush:       Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
-		SegmentSize: 1 << 30,
+		DataDir:       "perigee-data",
+		GRPCListen:    ":8081",
+		HTTPListen:    ":8088",
+		Shard:         "perigee-0",
+		ProxyProtocol: ProxyProtocolOff,
+		TLS:           TLS{Mode: TLSPermissive, ClientAuth: ClientAuthOff},
+		Flush:         Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
+		SegmentSize:   1 << 30,
 		Retention: Retention{
 			Age:      72 * time.Hour,
 			Disk:     DiskRetention{Clean: Watermark{Percent: 75}, Force: Watermark{Percent: 85}, Refuse: Watermark{Percent: 90}},
@@ -174,6 +234,7 @@ func Default() Config {
 		MaxBodySize:      4 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
+		ShutdownTimeout:  30 * time.Second,
 
 		InFlightLimit:      20_000,
 		MaxWaitingReceives: 100_000,

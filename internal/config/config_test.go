@@ -96,11 +96,20 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--segment-size=2GiB", "--retention-age=1h", "--retention-size=10GiB", "--retention-disk-clean=50%",
 		"--retention-disk-force=20GiB free", "--retention-disk-refuse=99.5%", "--retention-interval=1m", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
+		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
+		"--tls-client-auth=require", "--tls-client-ca=ca",
+		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
+		"--max-connections=7", "--shutdown-timeout=8s",
 		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
-		TLS:         TLS{Mode: TLSRequired, CertFile: "c", KeyFile: "k"},
+		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7,
+		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
+		TLS: TLS{
+			Mode: TLSRequired, CertFile: "c", KeyFile: "k", KeyPasswordFile: "p", ClientAuth: ClientAuthRequire, ClientCAFile: "ca",
+			Certificates: []Certificate{{CertFile: "c1", KeyFile: "k1", KeyPasswordFile: "p1"}},
+		},
 		Flush:       Flush{Mode: FlushAsync, Interval: time.Second},
 		SegmentSize: 2 << 30,
 		Retention: Retention{
@@ -109,7 +118,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		},
 		AutoCreateTopics: true, DefaultQueues: 3,
 		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
-		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
+		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
 		InFlightLimit: 7, MaxWaitingReceives: 8,
@@ -201,5 +210,46 @@ func TestSizesReadWhatTheyPrint(t *testing.T) {
 	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "1GB", "9000000TiB", "99999999999999999999"} {
 		_, err := ParseSize(text)
 		require.Error(t, err, text)
+	}
+}
+
+func TestPasswordsAreNotFlagsAndNotShown(t *testing.T) {
+	c, err := Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush", "PERIGEE_TLS_CERT_FILE=c", "PERIGEE_TLS_KEY_FILE=k"}})
+	require.NoError(t, err)
+	require.Equal(t, "hush", c.TLS.KeyPassword)
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags)
+	require.NotContains(t, flags.FlagUsages(), "key-password ")
+	require.Nil(t, flags.Lookup("tls-key-password"))
+	_, err = Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush"}})
+	require.ErrorContains(t, err, `tls.key_password "(set)": needs tls.key_file beside it`)
+	require.NotContains(t, err.Error(), "hush")
+}
+
+func TestListsReadAlikeFromEverySource(t *testing.T) {
+	want := []Listener{{Listen: "[::]:1", Advertise: "a.example:2"}, {Listen: ":3", ProxyProtocol: ProxyProtocolRequired}}
+	const (
+		file = "listeners:\n  - listen: \"[::]:1\"\n    advertise: a.example:2\n  - {listen: \":3\", proxy_protocol: required}\n"
+		flow = `[{listen: "[::]:1", advertise: "a.example:2"}, {listen: ":3", proxy_protocol: required}]`
+		json = `[{"listen":"[::]:1","advertise":"a.example:2"},{"listen":":3","proxy_protocol":"required"}]`
+	)
+	for _, src := range []Sources{
+		{File: writeFile(t, file)},
+		{Env: []string{"PERIGEE_LISTENERS=" + flow}},
+		{Env: []string{"PERIGEE_LISTENERS=" + json}},
+		{Flags: parseFlags(t, "--listeners", flow)},
+		{Flags: parseFlags(t, "--listeners", json)},
+		{File: writeFile(t, "listeners: [{listen: \":9\"}]\n"), Flags: parseFlags(t, "--listeners", flow)},
+	} {
+		c, err := Load(src)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Listeners)
+	}
+	c, err := Load(Sources{File: writeFile(t, file), Flags: parseFlags(t, "--listeners=[]")})
+	require.NoError(t, err)
+	require.Empty(t, c.Listeners)
+	for _, bad := range []string{"[", "a: b: c", "{}", "1"} {
+		_, err := Load(Sources{Env: []string{"PERIGEE_LISTENERS=" + bad}})
+		require.ErrorContains(t, err, "must be a list of entries", bad)
 	}
 }

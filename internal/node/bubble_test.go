@@ -51,10 +51,13 @@ func startInBubble(t *testing.T, dir string, change ...func(*config.Config)) *bu
 	var err error
 	b.metrics, err = newMetrics()
 	require.NoError(t, err)
+	require.NoError(t, b.openCredentials())
 	require.NoError(t, b.buildServer())
 	listener := bufconn.Listen(1 << 20)
 	b.serve("grpc", func() error { return b.grpcServer.Serve(listener) })
-	require.NoError(t, b.recoverTiers())
+	background, cancel := context.WithCancel(context.Background())
+	b.cancel = cancel
+	require.NoError(t, b.recoverTiers(background))
 	b.conn, err = grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	require.NoError(t, err)

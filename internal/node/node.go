@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -31,9 +30,10 @@ import (
 
 // Info says where a running node can be reached and where its data is.
 type Info struct {
-	GRPCAddr string
-	HTTPAddr string
-	DataDir  string
+	GRPCAddr  string
+	Listeners []string // further addresses for clients
+	HTTPAddr  string
+	DataDir   string
 }
 
 // Folders in the data directory.
@@ -41,10 +41,6 @@ const (
 	StoreDir  = "store"
 	routerDir = "router"
 )
-
-// drainTime bounds how long a stopping node waits for calls under way. Container
-// runtimes kill ten seconds after they asked.
-const drainTime = 8 * time.Second
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
 // in order. ready is called once, when clients can be served. An error says why
@@ -54,7 +50,7 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 	if err := n.start(); err != nil {
 		return errors.Join(err, n.stop())
 	}
-	ready(Info{GRPCAddr: n.grpcListener.Addr().String(), HTTPAddr: n.httpListener.Addr().String(), DataDir: cfg.DataDir})
+	ready(n.info())
 	var failed error
 	select {
 	case <-ctx.Done():
@@ -73,17 +69,20 @@ type node struct {
 	cfg    config.Config
 	logger *slog.Logger
 
-	grpcListener net.Listener
-	httpListener net.Listener
-	httpServer   *http.Server
-	grpcServer   *grpc.Server
-	health       *health.Server
-	metrics      *metrics
-	store        *store.Store
-	router       *router.Router
-	metadata     atomic.Pointer[router.Router] // router, for the store, which opens before it
-	proxy        *proxy.Server
-	late         late
+	grpcListeners []*transport.Listener
+	connections   *transport.Limit
+	keyring       *transport.Keyring // nil: no TLS
+	credentials   *transport.Credentials
+	httpListener  *transport.Listener
+	httpServer    *http.Server
+	grpcServer    *grpc.Server
+	health        *health.Server
+	metrics       *metrics
+	store         *store.Store
+	router        *router.Router
+	metadata      atomic.Pointer[router.Router] // router, for the store, which opens before it
+	proxy         *proxy.Server
+	late          late
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
@@ -95,55 +94,52 @@ type node struct {
 // start opens the ports and then everything behind them from the bottom up. The
 // ports answer first, so that a long recovery can be told from a hanging process.
 func (n *node) start() error {
-	if err := n.open(); err != nil {
+	background, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	if err := n.open(background); err != nil {
 		return err
 	}
-	return n.recoverTiers()
+	return n.recoverTiers(background)
 }
 
-// open opens the ports. Health says that the node does not serve yet.
-func (n *node) open() (err error) {
+// open opens the ports. Health says that the node does not serve yet. What it
+// starts ends with background.
+func (n *node) open(background context.Context) (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	if err := os.MkdirAll(n.cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if n.httpListener, err = net.Listen("tcp", n.cfg.HTTPListen); err != nil {
-		return fmt.Errorf("http_listen: %w", err)
-	}
-	if n.grpcListener, err = net.Listen("tcp", n.cfg.GRPCListen); err != nil {
-		return fmt.Errorf("grpc_listen: %w", err)
+	if err := n.listen(); err != nil {
+		return err
 	}
 	if n.metrics, err = newMetrics(); err != nil {
 		return err
 	}
-	n.httpServer = &http.Server{
-		Handler:           transport.NewHTTPHandler(n.ready, n.metrics.handler()),
-		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
+	// A certificate that cannot be used is told before a recovery, not after it.
+	if err := n.openCredentials(); err != nil {
+		return err
 	}
-	n.serve("http", func() error {
-		if err := n.httpServer.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
+	n.serveHTTP()
+	if n.keyring != nil {
+		n.background.Go(func() { n.keyring.Watch(background) })
+	}
 	if err := n.buildServer(); err != nil {
 		return err
 	}
-	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
+	n.serveGRPC()
 	return nil
 }
 
-// recoverTiers opens the tiers and lets the calls in.
-func (n *node) recoverTiers() error {
+// recoverTiers opens the tiers and lets the calls in. What it starts ends with
+// background.
+func (n *node) recoverTiers(background context.Context) error {
 	if err := n.openTiers(); err != nil {
 		return err
 	}
 	n.late.set(n.store, n.router)
-	background, cancel := context.WithCancel(context.Background())
-	n.cancel = cancel
 	if err := n.reconcile(background); err != nil {
 		return err
 	}
@@ -207,17 +203,13 @@ func (n *node) notServing() {
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
-func (n *node) buildServer() error {
-	credentials, err := n.credentials()
-	if err != nil {
-		return err
-	}
+func (n *node) buildServer() (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, Advertise: n.cfg.Advertise, StoreHost: host,
+		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
 		InFlight:       n.cfg.InFlightLimit,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
@@ -227,7 +219,7 @@ func (n *node) buildServer() error {
 		return err
 	}
 	opts := transport.ServerOptions(transport.ServerConfig{
-		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
+		Credentials: n.credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
 	opts = append(opts, n.gate()...)
 	opts = append(opts, n.proxy.Interceptors()...)
@@ -239,25 +231,6 @@ func (n *node) buildServer() error {
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)
 	return nil
-}
-
-func (n *node) credentials() (*transport.Credentials, error) {
-	mode, err := transport.ParseMode(n.cfg.TLS.Mode)
-	if err != nil {
-		return nil, err
-	}
-	opts := transport.CredentialsOptions{Mode: mode, Logger: n.logger}
-	switch {
-	case mode == transport.Disabled:
-	case n.cfg.TLS.CertFile != "":
-		opts.Certificate, err = transport.LoadCertificate(n.cfg.TLS.CertFile, n.cfg.TLS.KeyFile)
-	default:
-		opts.Certificate, err = transport.SelfSigned(n.cfg.DataDir, n.logger)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return transport.NewCredentials(opts)
 }
 
 // ready says why the node cannot serve, or nil.
@@ -294,16 +267,10 @@ func (n *node) stop() error {
 		}()
 		select {
 		case <-stopped:
-		case <-time.After(drainTime):
-			n.logger.Warn("calls under way were cut off", "after", drainTime)
+		case <-time.After(n.cfg.ShutdownTimeout):
+			n.logger.Warn("calls under way were cut off", "after", n.cfg.ShutdownTimeout)
 			n.grpcServer.Stop()
 			<-stopped
-		}
-	}
-	if n.grpcListener != nil {
-		// A server that has served has closed it.
-		if err := n.grpcListener.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
 		}
 	}
 	if n.proxy != nil {
@@ -314,9 +281,8 @@ func (n *node) stop() error {
 	}
 	if n.httpServer != nil {
 		errs = append(errs, n.httpServer.Close())
-	} else if n.httpListener != nil {
-		errs = append(errs, n.httpListener.Close())
 	}
+	errs = append(errs, n.closeListeners())
 	n.background.Wait()
 	if n.store != nil {
 		errs = append(errs, n.store.Close())

@@ -21,22 +21,24 @@ import (
 	"github.com/perigee-mq/perigee/internal/config"
 )
 
-// starting returns a node whose ports are open and whose tiers are not, and a
-// connection to it.
-func starting(t *testing.T) (*node, *grpc.ClientConn) {
+// starting returns a node whose ports are open and whose tiers are not, the context
+// that ends with it, and a connection to it.
+func starting(t *testing.T) (*node, context.Context, *grpc.ClientConn) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
 	n := newNode(cfg, slog.New(slog.DiscardHandler))
-	require.NoError(t, n.open())
-	conn, err := grpc.NewClient(n.grpcListener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	background, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	require.NoError(t, n.open(background))
+	conn, err := grpc.NewClient(n.grpcListeners[0].Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return n, conn
+	return n, background, conn
 }
 
 func TestHealthSaysThatANodeIsStartingAndCallsWait(t *testing.T) {
-	n, conn := starting(t)
+	n, background, conn := starting(t)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-mq-client-id", "c")
 	health := healthpb.NewHealthClient(conn)
 	resp, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{})
@@ -65,7 +67,7 @@ func TestHealthSaysThatANodeIsStartingAndCallsWait(t *testing.T) {
 		}
 		waiting <- err
 	}()
-	require.NoError(t, n.recoverTiers())
+	require.NoError(t, n.recoverTiers(background))
 	for range 2 {
 		require.NoError(t, <-waiting)
 	}
@@ -76,7 +78,7 @@ func TestHealthSaysThatANodeIsStartingAndCallsWait(t *testing.T) {
 }
 
 func TestANodeThatCannotStartLetsItsCallersGo(t *testing.T) {
-	n, conn := starting(t)
+	n, background, conn := starting(t)
 	store := filepath.Join(n.cfg.DataDir, StoreDir)
 	require.NoError(t, os.WriteFile(store, nil, 0o600)) // a file where the folder should be
 	waiting := make(chan error, 1)
@@ -86,7 +88,7 @@ func TestANodeThatCannotStartLetsItsCallersGo(t *testing.T) {
 		_, err := stream.Recv()
 		waiting <- err
 	}()
-	require.ErrorContains(t, n.recoverTiers(), store)
+	require.ErrorContains(t, n.recoverTiers(background), store)
 	require.NoError(t, n.stop())
 	require.Equal(t, codes.Unavailable, status.Code(<-waiting))
 }

@@ -19,14 +19,20 @@ const (
 	// is 60 s; pings that come faster end the connection.
 	minPing = 10 * time.Second
 	// pingAfter and pingTimeout say how long a silent connection is kept before
-	// it is probed, and given up: leases and sessions of a dead peer end then.
-	pingAfter   = 60 * time.Second
+	// it is probed, and given up: leases and sessions of a dead peer end then. The
+	// kernel gives it up after pingTimeout when something was sent. A frame, or the
+	// headers of a call, that has not arrived as a whole is silence too.
+	pingAfter   = 30 * time.Second
 	pingTimeout = 20 * time.Second
 	// DeadPeerTimeout is how long a connection may last after its peer has died.
 	DeadPeerTimeout = pingAfter + pingTimeout
+	// idleAfter ends connections that carry no call for so long. An open stream is
+	// one, and so are heartbeats, which every SDK sends more often than that.
+	idleAfter = 10 * time.Minute
 
-	// A connection carries one long poll per assigned queue.
-	maxConcurrentStreams = 100_000
+	// A connection carries one long poll per assigned queue, and sends. What is
+	// above waits in the client.
+	maxConcurrentStreams = 10_000
 	// The SDKs send under 2 KiB of headers; one of them doubles them per retry.
 	maxHeaderListSize = 64 << 10
 	// Workers keep their grown stacks between calls. When all are in long polls,
@@ -61,7 +67,7 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(NewCodec(pool)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
 		grpc.MaxRecvMsgSize(c.MaxRecvMsgSize),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
