@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -425,4 +426,20 @@ func TestBytesThatAreNoRequestCostOneCall(t *testing.T) {
 		requireServing(t, s, conn)
 		require.Empty(t, log.String())
 	})
+}
+
+func TestAnAckOfMoreThanAnybodyCanHoldIsRefused(t *testing.T) {
+	s := newTestServer(t)
+	s.topic(t, "orders")
+	s.send(t, message("orders", "m", "body"))
+	c := s.consumer("orders", "g")
+	handle := c.receive(t, c.simple(1, maxInvisible, 0)).handle(0)
+	for n, want := range map[int]rmqpb.Code{maxAckEntries + 1: rmqpb.Code_PAYLOAD_TOO_LARGE, 0: rmqpb.Code_BAD_REQUEST} {
+		resp := c.ack(t, slices.Repeat([]string{handle}, n)...)
+		require.Equal(t, want, resp.GetStatus().GetCode())
+		require.Contains(t, resp.GetStatus().GetMessage(), "entries")
+		require.Empty(t, resp.GetEntries())
+	}
+	require.Zero(t, s.nodes.Stats()[testShard].Settled)
+	c.acked(t, slices.Repeat([]string{handle}, maxAckEntries)...)
 }
