@@ -223,10 +223,10 @@ func requireSoundAnswer(t testing.TB, what hostile.Mutation, req proto.Message, 
 		size += proto.Size(m)
 		requireSoundEndpoints(t, m)
 		for j, st := range statusesIn(m.ProtoReflect()) {
-			switch code := st.GetCode(); {
-			case code == rmqpb.Code_OK, code == rmqpb.Code_MULTIPLE_RESULTS, code == rmqpb.Code_MESSAGE_NOT_FOUND:
+			switch code := st.GetCode(); code {
+			case rmqpb.Code_OK, rmqpb.Code_MULTIPLE_RESULTS, rmqpb.Code_MESSAGE_NOT_FOUND:
 				continue
-			case code == rmqpb.Code_NOT_IMPLEMENTED, code == rmqpb.Code_UNSUPPORTED: // they say what
+			case rmqpb.Code_NOT_IMPLEMENTED, rmqpb.Code_UNSUPPORTED: // they say what
 			default:
 				require.Equal(t, rmqpb.Code(4), code/10000, "%s: %s", what, st)
 				require.True(t, what.NamedBy(st.GetMessage()), "%s: the text names nothing of it: %s", what, st)
