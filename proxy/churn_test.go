@@ -216,7 +216,8 @@ func TestClientsThatComeAndGoLeaveNothingBehind(t *testing.T) {
 			if round == 0 {
 				goroutines = runtime.NumGoroutine()
 			}
-			require.LessOrEqual(t, runtime.NumGoroutine(), goroutines, "round %d", round)
+			// Those of the runtime come and go too, but one or two.
+			require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+4, "round %d", round)
 		}
 
 		// What nobody acknowledged is still there, and nothing else.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"errors"
 	"io"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +15,7 @@ import (
 
 func TestClientsOutlastATopicThatIsClosedForAWhile(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := ownServer(t, "--long-polling-max", commonPolling)
 	topic, group := s.topic(), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
 	box := newInbox()
@@ -27,8 +27,10 @@ func TestClientsOutlastATopicThatIsClosedForAWhile(t *testing.T) {
 	_, err := p.Send(t.Context(), message(topic, "meanwhile", ""))
 	requireCode(t, err, rmqpb.Code_FORBIDDEN, topic)
 	if !testing.Short() {
-		// Both ask for the route every 30 seconds, and for assignments more often.
-		time.Sleep(40 * time.Second)
+		// Each asks for the route again within half a minute, and learns that there
+		// is nothing to send to or to receive from.
+		routes := s.answered("QueryRoute")
+		s.await("both to see the closed route", func() bool { return s.answered("QueryRoute") >= routes+2 })
 	}
 	s.perigee("topic", "update", topic, "--permission", "READ_WRITE")
 	require.Eventually(t, func() bool {
@@ -105,28 +107,22 @@ func TestClientsThatAreAskedToReconnectGoOn(t *testing.T) {
 	consumer := newPushConsumer(t, s.Endpoint(), group, topic, everything, box.accept)
 	t.Cleanup(func() { require.NoError(t, consumer.GracefulStop()) })
 
-	var stop atomic.Bool
-	sent := make(chan int, 1)
-	failed := make(chan error, 1)
-	go func() {
-		n := 0
-		for ; !stop.Load(); n++ {
-			if _, err := p.Send(t.Context(), message(topic, "m", "")); err != nil {
-				failed <- err
-				break
+	const rounds, each = 3, 200
+	for range rounds {
+		asked := make(chan error, 1)
+		go func() { // the command and the sends overlap
+			out, err := s.Perigee(t.Context(), "client", "reconnect", "--all")
+			if err == nil && out != "clients asked: 2\n" {
+				err = errors.New(out)
 			}
-			time.Sleep(time.Millisecond)
+			asked <- err
+		}()
+		for range each {
+			send(t, p, message(topic, "m", ""))
 		}
-		sent <- n
-	}()
-	for range 3 {
-		require.Contains(t, s.perigee("client", "reconnect", "--all"), "clients asked: 2")
-		time.Sleep(time.Second)
+		require.NoError(t, <-asked)
 	}
-	stop.Store(true)
-	n := <-sent
-	require.Empty(t, failed)
-	for range n {
+	for range rounds * each {
 		box.next(t)
 	}
 	s.awaitSettled(group, topic)
