@@ -20,11 +20,13 @@ SHORT    ?=
 FUZZTIME ?= 10s
 # How often the crash test kills the server.
 KILLS    ?= 20
+# How often `make churn` lets 200 clients come and go.
+CHURN    ?= 100
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest churn check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +90,9 @@ bench: build ## Measure bin/perigee (ARGS=...).
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
+
+churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
+	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \

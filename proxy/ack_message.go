@@ -22,7 +22,8 @@ import (
 // never gives up (quirks.EndedAckOK). An ack that fails keeps the message leased,
 // and renewed if it was.
 //
-// Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), ILLEGAL_TOPIC,
+// Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), PAYLOAD_TOO_LARGE (more than
+// 1024 entries; nothing is settled then), ILLEGAL_TOPIC,
 // ILLEGAL_CONSUMER_GROUP, INVALID_RECEIPT_HANDLE (also for a topic or group that
 // does not exist: clients stop repeating then).
 //
@@ -30,8 +31,8 @@ import (
 // duration is over; here a handle is good until the message is delivered again.
 func (s *Server) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
 	v, err := s.settlementOf(ctx, req.GetGroup(), req.GetTopic())
-	if err == nil && len(req.GetEntries()) == 0 {
-		err = refuse(rmqpb.Code_BAD_REQUEST, "entries is empty: at least one is required")
+	if err == nil {
+		err = checkEntries(len(req.GetEntries()))
 	}
 	if err != nil {
 		return &rmqpb.AckMessageResponse{Status: s.statusOf(ctx, err)}, nil
@@ -49,6 +50,20 @@ func (s *Server) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (
 		}
 	}
 	return resp, nil
+}
+
+// maxAckEntries bounds the entries of one request. No receive delivers more than 32
+// messages.
+const maxAckEntries = 1024
+
+func checkEntries(n int) error {
+	switch {
+	case n == 0:
+		return refuse(rmqpb.Code_BAD_REQUEST, "entries is empty: at least one is required")
+	case n > maxAckEntries:
+		return refuse(rmqpb.Code_PAYLOAD_TOO_LARGE, "entries: %d in one request, the limit is %d", n, maxAckEntries)
+	}
+	return nil
 }
 
 // ack returns what became of each entry.

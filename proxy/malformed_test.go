@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -222,10 +223,10 @@ func requireSoundAnswer(t testing.TB, what hostile.Mutation, req proto.Message, 
 		size += proto.Size(m)
 		requireSoundEndpoints(t, m)
 		for j, st := range statusesIn(m.ProtoReflect()) {
-			switch code := st.GetCode(); {
-			case code == rmqpb.Code_OK, code == rmqpb.Code_MULTIPLE_RESULTS, code == rmqpb.Code_MESSAGE_NOT_FOUND:
+			switch code := st.GetCode(); code {
+			case rmqpb.Code_OK, rmqpb.Code_MULTIPLE_RESULTS, rmqpb.Code_MESSAGE_NOT_FOUND:
 				continue
-			case code == rmqpb.Code_NOT_IMPLEMENTED, code == rmqpb.Code_UNSUPPORTED: // they say what
+			case rmqpb.Code_NOT_IMPLEMENTED, rmqpb.Code_UNSUPPORTED: // they say what
 			default:
 				require.Equal(t, rmqpb.Code(4), code/10000, "%s: %s", what, st)
 				require.True(t, what.NamedBy(st.GetMessage()), "%s: the text names nothing of it: %s", what, st)
@@ -425,4 +426,20 @@ func TestBytesThatAreNoRequestCostOneCall(t *testing.T) {
 		requireServing(t, s, conn)
 		require.Empty(t, log.String())
 	})
+}
+
+func TestAnAckOfMoreThanAnybodyCanHoldIsRefused(t *testing.T) {
+	s := newTestServer(t)
+	s.topic(t, "orders")
+	s.send(t, message("orders", "m", "body"))
+	c := s.consumer("orders", "g")
+	handle := c.receive(t, c.simple(1, maxInvisible, 0)).handle(0)
+	for n, want := range map[int]rmqpb.Code{maxAckEntries + 1: rmqpb.Code_PAYLOAD_TOO_LARGE, 0: rmqpb.Code_BAD_REQUEST} {
+		resp := c.ack(t, slices.Repeat([]string{handle}, n)...)
+		require.Equal(t, want, resp.GetStatus().GetCode())
+		require.Contains(t, resp.GetStatus().GetMessage(), "entries")
+		require.Empty(t, resp.GetEntries())
+	}
+	require.Zero(t, s.nodes.Stats()[testShard].Settled)
+	c.acked(t, slices.Repeat([]string{handle}, maxAckEntries)...)
 }

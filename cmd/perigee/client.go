@@ -48,7 +48,7 @@ whether it should reconnect. Other SDKs stay where they are. Nothing is lost or 
 					Asked       int32    `json:"asked"`
 					Unreachable []string `json:"unreachable"`
 				}{resp.GetAsked(), unreachable}, func(w io.Writer) {
-					fmt.Fprintf(w, "asked %d clients\n", resp.GetAsked())
+					fmt.Fprintf(w, "clients asked: %d\n", resp.GetAsked())
 					for _, id := range unreachable {
 						fmt.Fprintf(w, "not reachable: %s\n", id)
 					}

@@ -10,13 +10,13 @@ import (
 
 func TestClientsAreAskedToReconnect(t *testing.T) {
 	server := fake.Start(t)
-	require.Equal(t, "asked 1 clients\n", against(t, server, "client", "reconnect", "--all").stdout)
+	require.Equal(t, "clients asked: 1\n", against(t, server, "client", "reconnect", "--all").stdout)
 	require.Equal(t, map[string]any{"asked": 1.0, "unreachable": []any{}},
 		against(t, server, "client", "reconnect", "--all", "--percent", "30", "--json").lines(t)[0])
-	require.Equal(t, "asked 1 clients\n", against(t, server, "client", "reconnect", "connected").stdout)
+	require.Equal(t, "clients asked: 1\n", against(t, server, "client", "reconnect", "connected").stdout)
 	o := against(t, server, "client", "reconnect", "connected", "gone")
 	require.Equal(t, exitFailed, o.code)
-	require.Equal(t, "asked 1 clients\nnot reachable: gone\n", o.stdout)
+	require.Equal(t, "clients asked: 1\nnot reachable: gone\n", o.stdout)
 	require.Contains(t, o.stderr, "1 of 2 clients")
 
 	requests := server.Reconnects()
