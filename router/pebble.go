@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 )
 
@@ -34,6 +35,9 @@ func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (*e
 	}
 	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
 	if err := e.checkRevision(); err != nil {
+		return nil, err
+	}
+	if err := durable.MakeDir(fs, dir); err != nil {
 		return nil, err
 	}
 	compactions := failstop.NewCompactions(func() bool { return e.logger.failure() != nil })

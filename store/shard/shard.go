@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -145,7 +146,7 @@ func Open(opts Options) (*Shard, error) {
 }
 
 func (s *Shard) open() (err error) {
-	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
+	if err := durable.MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
 	reach, err := Applied(s.opts.FS, s.opts.Dir)
@@ -165,7 +166,7 @@ func (s *Shard) open() (err error) {
 		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	// The directories of log and views are entries of this one.
-	if err := syncDir(s.opts.FS, s.opts.Dir); err != nil {
+	if err := durable.SyncDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
 	s.machine, err = machine.Open(s.db)

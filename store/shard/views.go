@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -145,7 +146,7 @@ func (o orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	if strings.HasPrefix(o.PathBase(name), "marker.") {
 		// A marker names a file that was created just before. A power cut must
 		// not keep the one directory entry and lose the other.
-		if err := syncDir(o.FS, o.PathDir(name)); err != nil {
+		if err := durable.SyncDir(o.FS, o.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}
