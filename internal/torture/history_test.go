@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -125,7 +124,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	case crashesAt:
 		cut := h.rng.IntN(400) - 200
 		fs.CrashAfter(at, cut, func() {
-			h.ledger.ends(lossy && keep < 100)
+			h.ledger.ends(lossy && keep < 100, time.Now())
 			h.ledger.counts.crashes++
 			clone(keep)
 			close(stopped)
@@ -137,9 +136,11 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	}
 
 	var failed atomic.Bool
+	since := time.Now() // of the failure
 	o := h.settings
 	o.onFailure = func() {
 		if failed.CompareAndSwap(false, true) && how != crashesAt {
+			since = time.Now()
 			close(stopped)
 		}
 	}
@@ -150,7 +151,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	}
 	if err == nil {
 		h.work(s, how, stopped, func() {
-			h.ledger.ends(how == crashes && lossy && keep < 100)
+			h.ledger.ends(how == crashes && lossy && keep < 100, time.Now())
 			if how == killed {
 				clone(100)
 			} else {
@@ -165,10 +166,10 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 			return nil, errors.New("the store has stopped and did not say so")
 		}
 		if how == failsAndCrashes {
-			h.ledger.ends(lossy && keep < 100)
+			h.ledger.ends(lossy && keep < 100, since)
 			clone(keep)
 		} else {
-			h.ledger.ends(false)
+			h.ledger.ends(false, since)
 		}
 	}
 	return left, nil
@@ -354,19 +355,11 @@ func TestHistoriesWithFaultsKeepWhatWasAcknowledged(t *testing.T) {
 			var mu sync.Mutex
 			var sum counts
 			began := time.Now()
-			t.Run("", func(t *testing.T) {
-				workers := uint64(runtime.GOMAXPROCS(0))
-				for w := range workers {
-					t.Run("", func(t *testing.T) {
-						t.Parallel()
-						for i := w; i < max(mode.n, 1) && !t.Failed(); i += workers {
-							c := runHistory(t, first+i, mode.flush, mode.faults)
-							mu.Lock()
-							sum.add(c)
-							mu.Unlock()
-						}
-					})
-				}
+			inParallel(t, int(max(mode.n, 1)), func(t *testing.T, i int) {
+				c := runHistory(t, first+uint64(i), mode.flush, mode.faults)
+				mu.Lock()
+				defer mu.Unlock()
+				sum.add(c)
 			})
 			t.Logf("%+v in %v", sum, time.Since(began).Round(time.Millisecond))
 			require.Less(t, sum.late, slack, "a redelivery that was waited for came late")

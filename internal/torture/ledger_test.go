@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +47,6 @@ func (c *counts) add(o *counts) {
 type ledger struct {
 	mu    sync.Mutex
 	life  int
-	lossy bool // acknowledged work may be gone: async mode, and the machine has crashed
 	clean bool // nothing has failed so far: a message comes again only for a reason
 
 	sends  []*sent
@@ -74,6 +74,7 @@ type sent struct {
 	queue  mq.QueueID
 	offset mq.QueueOffset
 	acked  bool
+	when   time.Time // acked
 }
 
 // fate is what a group has seen of a message.
@@ -81,6 +82,7 @@ type fate struct {
 	acked, ackBegun bool
 	forwarded       bool       // a dead letter was asked for
 	givenUp         bool       // a change was asked for, so the lease may end at any time
+	when            time.Time  // of the latest answer
 	attempt         mq.Attempt // of the latest delivery seen
 	until           time.Time  // the lease of that delivery does not end before
 	due             time.Time  // when it ends; zero when that is not known
@@ -88,6 +90,28 @@ type fate struct {
 
 func newLedger() *ledger {
 	return &ledger{clean: true, msgs: map[string]*sent{}, fates: map[fateKey]*fate{}, at: map[place]string{}}
+}
+
+// copy returns one that can be judged by itself.
+func (l *ledger) copy() *ledger {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := newLedger()
+	c.life, c.clean, c.counts = l.life, l.clean, l.counts
+	c.faults = slices.Clone(l.faults)
+	for _, sn := range l.sends {
+		again := *sn
+		c.sends = append(c.sends, &again)
+		for _, id := range again.ids {
+			c.msgs[id] = &again
+		}
+	}
+	for key, f := range l.fates {
+		again := *f
+		c.fates[key] = &again
+	}
+	maps.Copy(c.at, l.at)
+	return c
 }
 
 // fault notes that something does not hold.
@@ -102,16 +126,42 @@ func (l *ledger) now() int {
 	return l.life
 }
 
-// ends makes every answer that comes from now on void. lost says that acknowledged
-// work may be gone with it.
-func (l *ledger) ends(lost bool) {
+// flushInterval is that of the store in async mode: what was answered before it is
+// on the disk.
+const flushInterval = 200 * time.Millisecond
+
+// ends makes every answer that comes from now on void. lost says that what was
+// answered within the last flush interval, up to when the store stopped, may be gone.
+func (l *ledger) ends(lost bool, stopped time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.life++
 	l.clean = false
-	l.lossy = l.lossy || lost
 	for _, f := range l.fates {
 		f.due = time.Time{} // a receive without an answer may have leased it again
+	}
+	if lost {
+		l.forget(stopped.Add(-flushInterval - slack))
+	}
+}
+
+// forget makes everything uncertain that was answered after since.
+func (l *ledger) forget(since time.Time) {
+	for _, sn := range l.sends {
+		if sn.acked && sn.when.After(since) {
+			sn.acked = false
+			l.counts.acked -= len(sn.ids)
+		}
+	}
+	for _, f := range l.fates {
+		if f.when.After(since) {
+			f.acked, f.attempt, f.until = false, 0, time.Time{}
+		}
+	}
+	for at, id := range l.at {
+		if !l.msgs[id].acked {
+			delete(l.at, at) // the message may be gone and its place taken
+		}
 	}
 }
 
@@ -130,7 +180,7 @@ func (l *ledger) endSend(sn *sent, life int, offset mq.QueueOffset) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if life == l.life {
-		sn.acked, sn.offset = true, offset
+		sn.acked, sn.offset, sn.when = true, offset, time.Now()
 		l.counts.acked += len(sn.ids)
 	}
 }
@@ -157,7 +207,7 @@ func (l *ledger) delivered(life int, group mq.GroupID, start time.Time, invisibl
 			l.fault(&l.counts.other, "%s has the body %q", d.ID, d.Body)
 		}
 		at := place{d.Lease.Queue, d.Lease.Offset}
-		if id, ok := l.at[at]; ok && id != d.ID && !l.lossy {
+		if id, ok := l.at[at]; ok && id != d.ID {
 			l.fault(&l.counts.other, "%s and %s are both at offset %d of queue %d", id, d.ID, at.offset, at.queue)
 		}
 		l.at[at] = d.ID
@@ -175,27 +225,25 @@ func (l *ledger) deliver(group mq.GroupID, start, now time.Time, invisible time.
 		l.counts.redeliveries++
 	}
 	early := f.until.Sub(now) > slack
-	if !l.lossy {
-		switch {
-		case f.acked:
-			l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", group, d.ID)
-		case early:
-			l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", group, d.ID, f.until.Sub(now), f.attempt)
-		case d.Lease.Attempt <= f.attempt:
-			l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", group, d.ID, d.Lease.Attempt, f.attempt)
-		}
-		if l.clean && (f.acked || early) {
-			l.counts.duplicates++
-		}
-		if !f.due.IsZero() {
-			from := f.due
-			if start.After(from) {
-				from = start
-			}
-			l.counts.late = max(l.counts.late, now.Sub(from))
-		}
+	switch {
+	case f.acked:
+		l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", group, d.ID)
+	case early:
+		l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", group, d.ID, f.until.Sub(now), f.attempt)
+	case d.Lease.Attempt <= f.attempt:
+		l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", group, d.ID, d.Lease.Attempt, f.attempt)
 	}
-	f.attempt, f.givenUp = d.Lease.Attempt, false
+	if l.clean && (f.acked || early) {
+		l.counts.duplicates++
+	}
+	if !f.due.IsZero() {
+		from := f.due
+		if start.After(from) {
+			from = start
+		}
+		l.counts.late = max(l.counts.late, now.Sub(from))
+	}
+	f.attempt, f.givenUp, f.when = d.Lease.Attempt, false, now
 	f.until, f.due = now.Add(invisible), now.Add(invisible)
 }
 
@@ -222,7 +270,8 @@ func (l *ledger) endAck(life int, group mq.GroupID, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if life == l.life {
-		l.fate(group, id).acked = true
+		f := l.fate(group, id)
+		f.acked, f.when = true, time.Now()
 		l.counts.acks++
 	}
 }
@@ -239,7 +288,8 @@ func (l *ledger) endChange(life int, group mq.GroupID, id string, d time.Duratio
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f := l.fate(group, id); life == l.life && f.givenUp {
-		f.until, f.due = time.Now().Add(d), time.Now().Add(d)
+		f.when = time.Now()
+		f.until, f.due = f.when.Add(d), f.when.Add(d)
 	}
 }
 
@@ -303,13 +353,13 @@ func (l *ledger) judgeSend(sn *sent, s stored, present map[string]bool) {
 		}
 	}
 	switch {
-	case there == 0 && sn.acked && !l.lossy:
+	case there == 0 && sn.acked:
 		l.fault(&l.counts.lost, "send of %v was answered OK and is gone", sn.ids)
 	case there == 0:
 		l.counts.unknown += len(sn.ids)
 	case at < 0 || there != len(sn.ids) || !slices.Equal(ids[at:min(at+len(sn.ids), len(ids))], sn.ids):
 		l.fault(&l.counts.lost, "of the send %v only %d are in their place", sn.ids, there)
-	case sn.acked && mq.QueueOffset(at) != sn.offset && !l.lossy:
+	case sn.acked && mq.QueueOffset(at) != sn.offset:
 		l.fault(&l.counts.other, "send of %v was answered with offset %d and is at %d", sn.ids, sn.offset, at)
 	}
 }
@@ -319,9 +369,9 @@ func (l *ledger) judgeFate(group mq.GroupID, id string, dead int) {
 	switch {
 	case dead > 1:
 		l.fault(&l.counts.duplicates, "%s has %d dead-letter copies of group %d", id, dead, group)
-	case dead == 1 && f.acked && !f.forwarded && !l.lossy:
+	case dead == 1 && f.acked && !f.forwarded:
 		l.fault(&l.counts.afterAck, "%s was dead-lettered by group %d after its ack had been answered OK", id, group)
-	case dead == 0 && !f.ackBegun && !l.lossy:
+	case dead == 0 && !f.ackBegun:
 		l.fault(&l.counts.stuck, "%s was neither delivered to group %d nor dead-lettered", id, group)
 	}
 }

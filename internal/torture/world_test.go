@@ -113,7 +113,7 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topic *mq.Topic, grou
 			return err
 		}
 		for _, b := range backlogs {
-			if b.Ready+b.InFlight+b.UsedUp > 0 {
+			if b.Topic == topic.ID && b.Ready+b.InFlight+b.UsedUp > 0 {
 				l.mu.Lock()
 				l.fault(&l.counts.stuck, "group %s: %+v", g.Name, b)
 				l.mu.Unlock()
