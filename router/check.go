@@ -49,7 +49,7 @@ func Check(fs vfs.FS, dir string, bad func(error)) (sum Checked, err error) {
 		c.found(err)
 		return sum, nil
 	}
-	if e.db, err = e.openDB(true); err != nil {
+	if e.db, err = e.openReadOnly(); err != nil {
 		c.found(err)
 		return sum, nil
 	}

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -191,6 +193,66 @@ func TestAFailedOperationLosesNothingAnswered(t *testing.T) {
 		if writes.Load() <= int64(i) {
 			require.False(t, failed)
 			require.Greater(t, i, 20)
+			return
+		}
+	}
+}
+
+// TestADiskThatStaysFullEndsEveryCallWithAnError lets every write fail from one on,
+// and each later one: nothing hangs, and what was answered is there on a disk with
+// room again.
+func TestADiskThatStaysFullEndsEveryCallWithAnError(t *testing.T) {
+	for i := 0; ; i++ {
+		clean := false
+		synctest.Test(t, func(t *testing.T) { // no goroutine is left behind
+			mem := vfs.NewCrashableMem()
+			var writes atomic.Int64
+			var full atomic.Bool
+			full.Store(true)
+			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && writes.Add(1) > int64(i) && full.Load() {
+					return syscall.ENOSPC
+				}
+				return nil
+			}))
+			told := 0
+			open := func() (*Router, error) {
+				return Open(Options{FS: fs, Dir: "meta", Shards: []string{"s1"}, OnFailure: func() { told++ }})
+			}
+			var before contents
+			r, err := open()
+			for _, change := range changesOfAllKinds() {
+				if err != nil {
+					break
+				}
+				before = contentsOf(r)
+				if err = change(t.Context(), r); err != nil {
+					require.ErrorIs(t, err, mq.ErrStopped)
+					require.Equal(t, 1, told)
+				}
+			}
+			if clean = err == nil; clean {
+				before = contentsOf(r)
+			} else {
+				require.ErrorIs(t, err, syscall.ENOSPC, "from write %d on", i)
+				_, again := open()
+				require.Error(t, again)
+			}
+			if r != nil {
+				_ = r.Close() // repeats the failure
+			}
+			full.Store(false)
+			r, err = open()
+			require.NoError(t, err, "from write %d on", i)
+			got := contentsOf(r)
+			require.NoError(t, r.Close())
+			require.Contains(t, []uint64{before.Revision, before.Revision + 1}, got.Revision)
+			if got.Revision == before.Revision && before.Revision > 0 {
+				require.Equal(t, before, got)
+			}
+		})
+		if clean {
+			require.Greater(t, i, 40)
 			return
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/internal/durable"
 )
 
 // A guard remembers, in a file of its own, the newest revision the database is
@@ -93,18 +95,10 @@ func createGuard(fs vfs.FS, dir, path string) (*guard, uint64, error) {
 		return nil, 0, err
 	}
 	g := &guard{file: file}
-	if err := errors.Join(g.write(0), file.Sync(), syncDir(fs, dir)); err != nil {
+	if err := errors.Join(g.write(0), file.Sync(), durable.SyncDir(fs, dir)); err != nil {
 		return nil, 0, errors.Join(err, file.Close())
 	}
 	return g, 0, nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func guardLine(revision uint64) []byte {

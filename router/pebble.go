@@ -12,6 +12,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/internal/durable"
+	"github.com/perigee-mq/perigee/internal/failstop"
 )
 
 // An embedded backend keeps the entries in a Pebble database of their own,
@@ -22,44 +25,57 @@ type embedded struct {
 	db     *pebble.DB
 	guard  *guard // nil until Load
 	logger *pebbleLogger
-	// wedged is set when Pebble panicked inside a commit: it may hold its own
-	// locks, so that closing it could hang.
-	wedged bool
 }
 
 // openEmbedded opens the database in dir, and makes a new one when dir is
-// missing or empty.
-func openEmbedded(fs vfs.FS, dir string, log *slog.Logger) (*embedded, error) {
+// missing or empty. onFailure is called once when it has stopped for good.
+func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (*embedded, error) {
 	if err := checkFiles(fs, dir); err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log}}
+	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
 	if err := e.checkRevision(); err != nil {
 		return nil, err
 	}
-	var err error
-	if e.db, err = e.openDB(false); err != nil {
+	if err := durable.MakeDir(fs, dir); err != nil {
 		return nil, err
 	}
-	if err := e.Err(); err != nil {
-		return nil, errors.Join(err, e.db.Close())
+	compactions := failstop.NewCompactions(func() bool { return e.logger.failure() != nil })
+	opts := &pebble.Options{
+		FS:            failstop.New(fs, e.logger.fail),
+		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail},
 	}
+	opts.Experimental.CompactionScheduler = compactions
+	db, err := e.openDB(opts)
+	if failure := e.Err(); failure != nil {
+		// Pebble was told that all went well; what it says then follows from that.
+		if db != nil {
+			_ = db.Close()
+		}
+		return nil, failure
+	}
+	if err != nil {
+		return nil, err
+	}
+	compactions.Allow()
+	e.db = db
 	return e, nil
 }
 
-func (e *embedded) openDB(readOnly bool) (db *pebble.DB, err error) {
+// openDB opens the database with what is always so, beside opts.
+func (e *embedded) openDB(opts *pebble.Options) (db *pebble.DB, err error) {
+	opts.FormatMajorVersion = pebble.FormatWALSyncChunks
+	opts.CacheSize, opts.MemTableSize = 1<<20, 1<<20
+	opts.Logger = e.logger
 	err = catchPanic(func() (err error) {
-		db, err = pebble.Open(e.dir, &pebble.Options{
-			FS:                 e.fs,
-			FormatMajorVersion: pebble.FormatWALSyncChunks,
-			CacheSize:          1 << 20,
-			MemTableSize:       1 << 20,
-			Logger:             e.logger,
-			ReadOnly:           readOnly,
-		})
+		db, err = pebble.Open(e.dir, opts)
 		return err
 	})
 	return db, err
+}
+
+func (e *embedded) openReadOnly() (*pebble.DB, error) {
+	return e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true})
 }
 
 // checkRevision refuses a database that ends before the revision its guard
@@ -70,7 +86,7 @@ func (e *embedded) checkRevision() error {
 	if err != nil {
 		return nil // a new database; if not, Load says what is wrong with it
 	}
-	db, err := e.openDB(true)
+	db, err := e.openReadOnly()
 	if err != nil {
 		return err
 	}
@@ -103,14 +119,8 @@ func compareRevisions(dir string, known, revision uint64) error {
 	return &DamageError{File: dir, Entry: countersKey, Reason: fmt.Sprintf("%s says that revision %d was written, the database ends at %d", guardName, known, revision)}
 }
 
-// A panicError is an error with which Pebble panicked.
-type panicError struct{ error }
-
-func (e panicError) Unwrap() error { return e.error }
-
-// catchPanic runs f and turns a panic with which Pebble reports a failed file
-// operation, such as a directory it cannot sync, into an error. Panics that
-// mean a defect go on.
+// catchPanic runs f and turns a panic with which Pebble reports what it finds in its
+// files into an error. Panics that mean a defect go on.
 func catchPanic(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -118,7 +128,7 @@ func catchPanic(f func() error) (err error) {
 		case runtime.Error:
 			panic(p)
 		case error:
-			err = panicError{p}
+			err = p
 		default:
 			panic(p)
 		}
@@ -219,15 +229,11 @@ func (e *embedded) Commit(_ context.Context, entries []Entry) error {
 	if err := e.Err(); err != nil {
 		return err
 	}
-	err := catchPanic(func() error { return e.commit(entries) })
-	if err == nil {
-		return nil
+	if err := e.commit(entries); err != nil {
+		e.logger.fail(err)
+		return e.Err()
 	}
-	if _, ok := errors.AsType[panicError](err); ok {
-		e.wedged = true
-	}
-	e.logger.fail(err)
-	return e.Err()
+	return nil
 }
 
 func (e *embedded) commit(entries []Entry) error {
@@ -246,7 +252,7 @@ func (e *embedded) commit(entries []Entry) error {
 	if err := batch.Commit(pebble.Sync); err != nil {
 		return err
 	}
-	if err := e.Err(); err != nil { // a failed sync reaches only the logger
+	if err := e.Err(); err != nil { // Pebble is told that all goes well
 		return err
 	}
 	revision, err := revisionOf(entries)
@@ -265,9 +271,6 @@ func (e *embedded) Close() error {
 	if e.guard != nil {
 		err = e.guard.close()
 	}
-	if e.wedged {
-		return errors.Join(err, e.Err())
-	}
 	return errors.Join(err, e.db.Close())
 }
 
@@ -275,8 +278,9 @@ func (e *embedded) Close() error {
 // Pebble holds to be fatal. Pebble expects Fatalf to end the process; here it
 // ends the backend, which checks for it before and after every commit.
 type pebbleLogger struct {
-	log *slog.Logger
-	mu  struct {
+	log       *slog.Logger
+	onFailure func() // may be nil
+	mu        struct {
 		sync.Mutex
 		err error // first failure
 	}
@@ -303,9 +307,13 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 
 func (l *pebbleLogger) fail(err error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.err == nil {
+	first := l.mu.err == nil
+	if first {
 		l.mu.err = err
+	}
+	l.mu.Unlock()
+	if first && l.onFailure != nil {
+		l.onFailure()
 	}
 }
 

@@ -39,7 +39,8 @@ type Options struct {
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
 	// OnFailure is called once when a write fails, with Err set: the router makes
-	// no change any more. It must not call the router.
+	// no change any more. The write may be one in the background. It must not call
+	// the router.
 	OnFailure func()
 	// Logger gets the messages of the embedded database; nil drops them.
 	Logger *slog.Logger
@@ -50,7 +51,7 @@ type Options struct {
 // be changed. Reading takes no lock and does no I/O; it goes on after Close.
 type Router struct {
 	logger           *slog.Logger
-	onFailure        func() // may be nil
+	onFailure        func() // acts once
 	backend          Backend
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
@@ -97,13 +98,16 @@ func open(opts Options) (*Router, error) {
 	}
 	r := &Router{
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
-		onFailure:        opts.OnFailure,
+		onFailure:        func() {},
 		backend:          opts.Backend,
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
 		autoCreateGroups: opts.AutoCreateGroups,
 		defaultQueues:    opts.DefaultQueues,
 		closed:           make(chan struct{}),
+	}
+	if opts.OnFailure != nil {
+		r.onFailure = sync.OnceFunc(opts.OnFailure)
 	}
 	if r.backend != nil {
 		return r, r.load("backend")
@@ -117,7 +121,7 @@ func open(opts Options) (*Router, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	db, err := openEmbedded(opts.FS, opts.Dir, opts.Logger)
+	db, err := openEmbedded(opts.FS, opts.Dir, opts.Logger, r.onFailure)
 	if err != nil {
 		return nil, located(err, "open", opts.Dir)
 	}
@@ -271,9 +275,7 @@ func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) erro
 		err = fmt.Errorf("%w: write metadata: %w", mq.ErrStopped, err)
 		r.failed.Store(&err)
 		r.logger.Error("metadata can no longer be changed", "error", err)
-		if r.onFailure != nil {
-			r.onFailure()
-		}
+		r.onFailure()
 		return err
 	}
 	r.current.Store(&e.next)

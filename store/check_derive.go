@@ -130,7 +130,7 @@ func (d *derivation) walk() (err error) {
 	defer func() { err = errors.Join(err, have.Close()) }()
 	w, h := want.First(), have.First()
 	for w || h {
-		order := 0
+		var order int
 		switch {
 		case !h:
 			order = -1

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/shard"
@@ -63,7 +64,7 @@ func Open(opts Options) (*Store, error) {
 	if opts.Dir == "" || len(opts.Shards) == 0 {
 		return nil, fmt.Errorf("store: %w: a directory and a shard are required", mq.ErrInvalid)
 	}
-	if err := shard.MakeDir(opts.FS, opts.Dir); err != nil {
+	if err := durable.MakeDir(opts.FS, opts.Dir); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	lock, err := opts.FS.Lock(opts.FS.PathJoin(opts.Dir, lockFile))

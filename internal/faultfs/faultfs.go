@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -63,6 +64,7 @@ type FS struct {
 		next    int
 		trace   func(Op)
 		failAt  int // index of the operation to fail, or -1
+		failFor int // how many fail from there on
 		failErr error
 		crashAt int // index of the last operation to be done, or -1
 		cut     int // how much of that one, a write, is done; -1 for all
@@ -89,13 +91,26 @@ func (f *FS) Trace(fn func(Op)) {
 
 // FailAt lets the operation with this index fail with err, without being done;
 // the ones after it work again. A nil err means ErrInjected.
-func (f *FS) FailAt(index int, err error) {
+func (f *FS) FailAt(index int, err error) { f.fail(index, 1, err) }
+
+// FailFrom lets the operation with this index and all after it fail with err, as on
+// a disk that is full or gone. A nil err means ErrInjected.
+func (f *FS) FailFrom(index int, err error) { f.fail(index, math.MaxInt, err) }
+
+func (f *FS) fail(index, n int, err error) {
 	if err == nil {
 		err = ErrInjected
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.failAt, f.mu.failErr, f.mu.fired = index, err, false
+	f.mu.failAt, f.mu.failFor, f.mu.failErr, f.mu.fired = index, n, err, false
+}
+
+// Heal ends what FailAt and FailFrom have begun: operations work again.
+func (f *FS) Heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.failAt = -1
 }
 
 // CrashAfter lets the machine die once the operation with this index is done:
@@ -137,7 +152,7 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 	if f.mu.trace != nil {
 		f.mu.trace(op)
 	}
-	if op.Index == f.mu.failAt {
+	if f.mu.failAt >= 0 && op.Index >= f.mu.failAt && op.Index-f.mu.failAt < f.mu.failFor {
 		f.mu.fired = true
 		err := f.mu.failErr
 		f.mu.Unlock()

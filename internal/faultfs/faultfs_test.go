@@ -62,6 +62,16 @@ func TestEachOperationFailsOnceUntilARunIsClean(t *testing.T) {
 	}
 }
 
+func TestADiskThatIsGoneFailsEveryOperationUntilItIsHealed(t *testing.T) {
+	f := New(vfs.NewMem())
+	f.FailFrom(2, nil)
+	require.ErrorIs(t, workload(f), ErrInjected)
+	require.ErrorIs(t, f.MkdirAll("later", 0o755), ErrInjected)
+	require.True(t, f.Fired())
+	f.Heal()
+	require.NoError(t, f.MkdirAll("later", 0o755))
+}
+
 func TestCrashKeepsOnlyTheCutOfTheLastWrite(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	f := New(mem)

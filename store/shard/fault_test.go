@@ -25,38 +25,6 @@ import (
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
-// gentleFS spares what Pebble cannot bear: it answers a failed sync of its
-// directory with a panic that ends the process, and Open gives up on a MANIFEST
-// that fails by leaving goroutines behind.
-type gentleFS struct {
-	*faultfs.FS
-}
-
-func (fs *gentleFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if spared(name) {
-		return fs.FS.FS.Create(name, category)
-	}
-	return fs.FS.Create(name, category)
-}
-
-func (fs *gentleFS) Remove(name string) error {
-	if spared(name) {
-		return fs.FS.FS.Remove(name)
-	}
-	return fs.FS.Remove(name)
-}
-
-func spared(name string) bool {
-	return strings.Contains(name, "/views/MANIFEST") || strings.Contains(name, "/views/marker.manifest")
-}
-
-func (fs *gentleFS) OpenDir(name string) (vfs.File, error) {
-	if strings.HasSuffix(name, "/views") {
-		return fs.FS.FS.OpenDir(name)
-	}
-	return fs.FS.OpenDir(name)
-}
-
 // firstLife is what answers to a script belong to: those that come after the
 // crash are void.
 const firstLife = 0
@@ -247,7 +215,7 @@ func TestEveryFailedOperationStopsAcknowledgementsAndLosesNothing(t *testing.T) 
 	for i, done := 0, false; !done; i++ {
 		synctest.Test(t, func(t *testing.T) {
 			mem := vfs.NewCrashableMem()
-			fs := &gentleFS{FS: faultfs.New(mem)}
+			fs := faultfs.New(mem)
 			cause := []error{faultfs.ErrInjected, syscall.ENOSPC, syscall.EIO}[i%3]
 			fs.FailAt(i, cause)
 			c := newScript(t)
@@ -338,15 +306,20 @@ func TestFullDiskStopsTheShardAndCloseReturns(t *testing.T) {
 	}
 }
 
-// Outside of a bubble: Pebble leaves goroutines behind.
 func TestOpenOnAFullDiskFailsInsteadOfTryingForEver(t *testing.T) {
-	full := &fullDisk{FS: vfs.NewMem(), part: "MANIFEST"}
-	s := open(t, full, shard.FlushSync)
-	send(t, s, topicOf(1), 0, message("a", ""))
-	require.NoError(t, s.Close())
-	full.full.Store(true)
-	_, err := shard.Open(shard.Options{Name: shardName, FS: full, Dir: "shard", SegmentSize: 1 << 20, ZeroFill: -1})
-	require.ErrorContains(t, err, syscall.ENOSPC.Error())
+	for _, part := range []string{"MANIFEST", ".dbtmp", "/views/"} {
+		t.Run(part, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // no goroutine is left behind
+				full := &fullDisk{FS: vfs.NewMem(), part: part}
+				s := open(t, full, shard.FlushSync)
+				send(t, s, topicOf(1), 0, message("a", ""))
+				require.NoError(t, s.Close())
+				full.full.Store(true)
+				_, err := shard.Open(shard.Options{Name: shardName, FS: full, Dir: "shard", SegmentSize: 1 << 20, ZeroFill: -1})
+				require.ErrorContains(t, err, syscall.ENOSPC.Error())
+			})
+		})
+	}
 }
 
 // fullDisk has no room for the files whose path holds part.

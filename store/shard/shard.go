@@ -19,6 +19,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
+	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/machine"
@@ -95,6 +97,7 @@ type Shard struct {
 	logger  *slog.Logger
 	log     *commitlog.Log
 	db      *pebble.DB
+	viewsFS *failstop.FS     // of db
 	machine *machine.Machine // the loop's alone
 	clock   clock            // the loop's alone
 
@@ -148,7 +151,6 @@ func Open(opts Options) (*Shard, error) {
 		failed:     make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
-		close(s.closing) // lets a flush go that failed and is held
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
 	}
 	s.running.Go(s.loop)
@@ -160,7 +162,7 @@ func Open(opts Options) (*Shard, error) {
 }
 
 func (s *Shard) open() (err error) {
-	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
+	if err := durable.MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
 	reach, err := Applied(s.opts.FS, s.opts.Dir)
@@ -180,7 +182,7 @@ func (s *Shard) open() (err error) {
 		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	// The directories of log and views are entries of this one.
-	if err := syncDir(s.opts.FS, s.opts.Dir); err != nil {
+	if err := durable.SyncDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
 	s.machine, err = machine.Open(s.db)
@@ -215,6 +217,9 @@ func (s *Shard) Err() error {
 func (s *Shard) fail(cause error) {
 	err := fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrStopped, cause)
 	if s.failure.CompareAndSwap(nil, &err) {
+		if s.viewsFS != nil {
+			s.viewsFS.Stop()
+		}
 		s.logger.Error("shard stopped", "error", cause)
 		close(s.failed)
 		if s.opts.OnFailure != nil {
@@ -248,19 +253,15 @@ func (s *Shard) Close() error {
 	return s.closeErr
 }
 
-// flushViews writes the views to disk. It gives up when the shard fails: Pebble
-// waits for ever for a flush that cannot succeed.
+// flushViews writes the views to disk. When the shard fails meanwhile, Pebble is told
+// that the flush went well.
 func (s *Shard) flushViews() error {
 	done, err := s.db.AsyncFlush()
 	if err != nil {
 		return err
 	}
-	select {
-	case <-done:
-		return nil
-	case <-s.failed:
-		return s.Err()
-	}
+	<-done
+	return s.Err()
 }
 
 // releaseFiles closes what open has opened.

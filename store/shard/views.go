@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/durable"
+	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/machine"
@@ -33,9 +34,9 @@ const (
 func openViews(s *Shard) (*pebble.DB, error) {
 	cache := pebble.NewCache(s.opts.CacheSize)
 	defer cache.Unref() // the database keeps its own reference
-	opened := make(chan struct{})
+	s.viewsFS = failstop.New(s.opts.FS, func(err error) { s.fail(fmt.Errorf("views: %w", err)) })
 	opts := &pebble.Options{
-		FS:                          orderedFS{FS: s.opts.FS, shard: s},
+		FS:                          orderedFS{FS: s.viewsFS, shard: s},
 		Cache:                       cache,
 		DisableWAL:                  true, // the commit log is the only one
 		MemTableSize:                memTableSize,
@@ -43,42 +44,30 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		L0StopWritesThreshold:       noViewsBound,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Logger:                      viewsLogger{s},
-		// A flush that failed is tried again at once and for ever: the shard
-		// stops, and orderedFS holds the next try.
 		EventListener: &pebble.EventListener{
-			BackgroundError: func(err error) {
-				s.fail(fmt.Errorf("views: %w", err))
-				<-opened
-			},
-			FlushEnd:      func(pebble.FlushInfo) { signal(s.viewsMoved) },
-			CompactionEnd: func(pebble.CompactionInfo) { signal(s.viewsMoved) },
+			BackgroundError: func(err error) { s.fail(fmt.Errorf("views: %w", err)) },
+			FlushEnd:        func(pebble.FlushInfo) { signal(s.viewsMoved) },
+			CompactionEnd:   func(pebble.CompactionInfo) { signal(s.viewsMoved) },
 		},
 	}
-	compactions := newCompactions(s)
+	compactions := failstop.NewCompactions(func() bool { return s.Err() != nil })
 	opts.Experimental.CompactionScheduler = compactions
 	for i := range opts.Levels {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	type result struct {
-		db  *pebble.DB
-		err error
+	db, err := pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
+	if failure := s.Err(); failure != nil {
+		// Pebble was told that all went well; what it says then follows from that.
+		if db != nil {
+			_ = db.Close()
+		}
+		return nil, failure
 	}
-	done := make(chan result, 1)
-	go func() {
-		db, err := pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
-		done <- result{db, err}
-	}()
-	select {
-	case r := <-done:
-		close(opened)
-		compactions.allowed.Store(true)
-		return r.db, r.err
-	case <-s.failed:
-		// Pebble waits in Open for a flush that it would try for ever. That
-		// goroutine cannot be ended: it is held where it is, and the process is
-		// expected to give up.
-		return nil, s.Err()
+	if err != nil {
+		return nil, err
 	}
+	compactions.Allow()
+	return db, nil
 }
 
 // Applied returns the log position that the views on disk of the shard in dir have
@@ -117,33 +106,6 @@ func (silent) Errorf(string, ...any) {}
 // Fatalf implements pebble.Logger.
 func (silent) Fatalf(string, ...any) {}
 
-// compactions is Pebble's scheduler of them, without its ticker: nothing wakes an
-// idle shard ten times a second, and no goroutine is left behind by an open that
-// fails. Flushes and ends of compactions look for more work anyway. None starts
-// while the views are being opened, where one that fails would be waited for for
-// ever, and none once the shard has failed, when each would fail and be tried
-// again at once.
-type compactions struct {
-	*pebble.ConcurrencyLimitScheduler
-	shard   *Shard
-	allowed atomic.Bool
-}
-
-func newCompactions(s *Shard) *compactions {
-	return &compactions{
-		ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest(),
-		shard:                     s,
-	}
-}
-
-// TrySchedule implements pebble.CompactionScheduler.
-func (c *compactions) TrySchedule() (bool, pebble.CompactionGrantHandle) {
-	if !c.allowed.Load() || c.shard.Err() != nil {
-		return false, nil
-	}
-	return c.ConcurrencyLimitScheduler.TrySchedule()
-}
-
 // room waits until the views may grow, or the shard fails. The loop calls it when
 // everything is committed.
 func (s *Shard) room() error {
@@ -170,30 +132,21 @@ func (s *Shard) room() error {
 // effect of a record that a power cut can take back. In sync mode the log is
 // ahead anyway and the sync costs nothing.
 type orderedFS struct {
-	vfs.FS
+	*failstop.FS
 	shard *Shard
 }
 
 // Create implements vfs.FS.
 func (o orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
-		err := o.shard.log.Sync()
-		if err != nil {
-			o.shard.fail(err)
-			err = fmt.Errorf("log not durable: %w", err)
-		} else {
-			err = o.shard.Err()
-		}
-		if err != nil {
-			// Pebble tries a failed flush again at once; hold it until the end.
-			<-o.shard.closing
-			return nil, err
+		if err := o.shard.log.Sync(); err != nil {
+			o.shard.fail(err) // nothing of the views reaches the disk any more
 		}
 	}
 	if strings.HasPrefix(o.PathBase(name), "marker.") {
 		// A marker names a file that was created just before. A power cut must
 		// not keep the one directory entry and lose the other.
-		if err := syncDir(o.FS, o.PathDir(name)); err != nil {
+		if err := durable.SyncDir(o.FS, o.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}

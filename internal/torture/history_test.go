@@ -1,0 +1,382 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/perigee-mq/perigee/internal/faultfs"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/shard"
+)
+
+// tick is the step of the clients' time: they often act at the same moment.
+const tick = 50 * time.Millisecond
+
+// A history is several clients at work on one store that meets with one fault after
+// the other. All of it follows from the seed, but for the order in which goroutines
+// that are ready at the same moment run.
+type history struct {
+	settings
+	rng    *rand.Rand // of the goroutine that plans
+	faults bool       // or the store is only closed and opened
+	ledger *ledger
+	topic  *mq.Topic
+	groups []consumers
+	nextID int // guarded by ledger.mu
+}
+
+func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	h := &history{
+		settings: settings{flush: flush, segment: 16 << 10, fill: -1}, rng: rng, faults: faults, ledger: newLedger(),
+		topic: &mq.Topic{
+			ID: 1, Resource: mq.Resource{Name: "orders"}, Type: mq.TopicNormal, Permission: mq.PermReadWrite,
+			Shards: []mq.ShardQueues{{Shard: shardName, Read: 3, Write: 3}}, Version: 1,
+		},
+	}
+	if rng.IntN(2) == 0 {
+		h.fill = 4 << 10
+	}
+	for id := range mq.GroupID(1 + rng.IntN(2)) {
+		g := &mq.Group{ID: 1 + id, Resource: mq.Resource{Name: fmt.Sprint("g", id)}, Retry: mq.DefaultRetryPolicy(), DeadLetter: mq.TopicID(100 + id), Version: 1}
+		g.Retry.MaxAttempts = mq.Attempt(1 + rng.IntN(4))
+		c := consumers{Group: g}
+		if id > 0 {
+			c.tags = tags[:1+rng.IntN(2)]
+		}
+		h.groups = append(h.groups, c)
+	}
+	return h
+}
+
+// run returns an error where the store cannot be opened or read at the end, which is
+// a fault as well; the other ones are in the ledger.
+func (h *history) run() error {
+	disk := vfs.NewCrashableMem()
+	for range 2 + h.rng.IntN(3) {
+		var err error
+		if disk, err = h.live(disk); err != nil {
+			return err
+		}
+	}
+	h.ledger.counts.restarts++
+	s, err := openStore(disk, h.settings)
+	if err != nil {
+		return fmt.Errorf("open at the end: %w", err)
+	}
+	err = drain(context.Background(), s, h.ledger, h.topic, h.groups)
+	if err := errors.Join(err, s.Close()); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	for _, f := range findings(disk) {
+		h.ledger.fault(&h.ledger.counts.other, "check: %s", f)
+	}
+	return nil
+}
+
+// An ending is how a life of the store ends.
+type ending int
+
+const (
+	closes          ending = iota // in order, at some time
+	killed                        // the process at some time; what it wrote stays
+	crashes                       // the machine at some time; what was not synced may go
+	crashesAt                     // the machine after an operation, of which a part is done
+	fails                         // one operation
+	failsFrom                     // one operation and all after it
+	failsAndCrashes               // one operation, and the machine after it
+	endings
+)
+
+// live runs clients on the disk until the life of the store ends, and returns the disk
+// that is left for the next one.
+func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
+	how := closes
+	if h.faults {
+		how = ending(h.rng.IntN(int(endings)))
+	}
+	fs := faultfs.New(mem)
+	left := mem
+	keep := []int{0, 0, 30, 70, 100}[h.rng.IntN(5)]
+	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 3)) // of the goroutine that crashes
+	lossy := h.flush == shard.FlushAsync
+	clone := func(percent int) {
+		left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+	}
+	at := h.rng.IntN(220)
+	cause := []error{syscall.EIO, syscall.ENOSPC, faultfs.ErrInjected}[h.rng.IntN(3)]
+	stopped := make(chan struct{})
+	switch how {
+	case crashesAt:
+		cut := h.rng.IntN(400) - 200
+		fs.CrashAfter(at, cut, func() {
+			h.ledger.ends(lossy && keep < 100, time.Now())
+			h.ledger.counts.crashes++
+			clone(keep)
+			close(stopped)
+		})
+	case fails, failsAndCrashes:
+		fs.FailAt(at, cause)
+	case failsFrom:
+		fs.FailFrom(at, cause)
+	}
+
+	var failed atomic.Bool
+	since := time.Now() // of the failure
+	o := h.settings
+	o.onFailure = func() {
+		if failed.CompareAndSwap(false, true) && how != crashesAt {
+			since = time.Now()
+			close(stopped)
+		}
+	}
+	h.ledger.counts.restarts++
+	s, err := openStore(fs, o)
+	if err != nil && !fs.Fired() {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if err == nil {
+		h.work(s, how, stopped, func() {
+			h.ledger.ends(how == crashes && lossy && keep < 100, time.Now())
+			if how == killed {
+				clone(100)
+			} else {
+				h.ledger.counts.crashes++
+				clone(keep)
+			}
+		})
+	}
+	if how >= fails && fs.Fired() {
+		h.ledger.counts.failures++
+		if err == nil && !failed.Load() && s.Err() != nil {
+			return nil, errors.New("the store has stopped and did not say so")
+		}
+		if how == failsAndCrashes {
+			h.ledger.ends(lossy && keep < 100, since)
+			clone(keep)
+		} else {
+			h.ledger.ends(false, since)
+		}
+	}
+	return left, nil
+}
+
+// work lets clients work until the life ends.
+func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash func()) {
+	life := h.ledger.now()
+	ctx, cancel := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	for n := range 1 + h.rng.IntN(3) {
+		c := &client{h: h, s: s, life: life, rng: rand.New(rand.NewPCG(h.rng.Uint64(), uint64(n)))}
+		clients.Go(func() { c.run(ctx) })
+	}
+	timer := time.NewTimer(time.Duration(1+h.rng.IntN(80)) * tick)
+	if how >= crashesAt {
+		timer.Reset(80 * tick) // in case the operation never comes
+	}
+	select {
+	case <-timer.C:
+	case <-stopped:
+	}
+	if how == killed || how == crashes {
+		crash()
+	}
+	if h.rng.IntN(2) == 0 {
+		cancel() // half of the closes are under load
+		clients.Wait()
+	}
+	_ = s.Close() // whoever is still answered after a crash is nobody's any more
+	cancel()
+	clients.Wait()
+}
+
+// A client sends, receives, and treats what it gets in all the ways there are.
+type client struct {
+	h    *history
+	s    *store.Store
+	life int
+	rng  *rand.Rand
+	held []held
+}
+
+// held is a delivery that the client has not decided about.
+type held struct {
+	group mq.GroupID
+	mq.Delivery
+}
+
+var tags = []string{"", "red", "green"}
+
+// run acts until the store stops or ctx ends.
+func (c *client) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		var err error
+		switch n := c.rng.IntN(100); {
+		case n < 35:
+			err = c.send()
+		case n < 65:
+			err = c.receive(ctx)
+		case len(c.held) > 0:
+			i := c.rng.IntN(len(c.held))
+			d := c.held[i]
+			c.held = append(c.held[:i], c.held[i+1:]...)
+			err = c.treat(d)
+		}
+		if errors.Is(err, mq.ErrStopped) {
+			return
+		}
+		if c.rng.IntN(3) == 0 {
+			time.Sleep(time.Duration(c.rng.IntN(8)) * tick)
+		}
+	}
+}
+
+func (c *client) send() error {
+	l := c.h.ledger
+	l.mu.Lock()
+	ids := newIDs(&c.h.nextID, 1+c.rng.IntN(5)*c.rng.IntN(2))
+	l.mu.Unlock()
+	tag := tags[c.rng.IntN(len(tags))]
+	msgs := make([]*mq.Message, len(ids))
+	for i, id := range ids {
+		msgs[i] = message(id, tag)
+		msgs[i].Properties = make([]byte, c.rng.IntN(200))
+	}
+	queue := mq.QueueID(c.rng.IntN(3))
+	sn := l.beginSend(queue, tag, ids...)
+	a, err := c.s.Append(context.Background(), shardName, c.h.topic, queue, msgs)
+	if err == nil {
+		l.endSend(sn, c.life, a.Offset)
+	}
+	return err
+}
+
+func (c *client) receive(ctx context.Context) error {
+	g := c.h.groups[c.rng.IntN(len(c.h.groups))]
+	r := mq.Receive{
+		Topic: c.h.topic, Group: g.Group, Tags: g.tags, Max: 1 + c.rng.IntN(8), Invisible: time.Duration(1+c.rng.IntN(100)) * tick,
+		Wait: time.Duration(c.rng.IntN(40)) * tick,
+	}
+	if c.rng.IntN(8) == 0 { // a caller that goes away meanwhile
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(20))*tick)
+		defer cancel()
+	}
+	start := time.Now()
+	got, err := c.s.Receive(ctx, shardName, r)
+	c.h.ledger.delivered(c.life, g.ID, start, r.Invisible, got)
+	for _, d := range got {
+		if c.rng.IntN(5) > 0 { // the rest is left to the end of its lease
+			c.held = append(c.held, held{g.ID, d})
+		}
+	}
+	return err
+}
+
+func (c *client) treat(d held) error {
+	l, ctx := c.h.ledger, context.Background()
+	switch n := c.rng.IntN(100); {
+	case n < 55:
+		l.beginAck(d.group, d.ID, false)
+		err := c.s.Ack(ctx, []mq.Lease{d.Lease})[0]
+		if err == nil {
+			l.endAck(c.life, d.group, d.ID)
+		}
+		return err
+	case n < 62:
+		l.beginAck(d.group, d.ID, true)
+		err := c.s.DeadLetter(ctx, d.Lease)
+		if err == nil {
+			l.endAck(c.life, d.group, d.ID)
+		}
+		return err
+	default:
+		after := []time.Duration{0, tick, 20 * tick, 100 * tick}[c.rng.IntN(4)]
+		reason := []mq.ChangeReason{mq.Extend, mq.Renew, mq.Nack}[c.rng.IntN(3)]
+		l.beginChange(d.group, d.ID)
+		err := c.s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Invisible: after, Reason: reason}})[0]
+		if err == nil {
+			l.endChange(c.life, d.group, d.ID, after)
+			if c.rng.IntN(2) == 0 {
+				c.held = append(c.held, d) // its receipt is still good
+			}
+		}
+		return err
+	}
+}
+
+// number returns the number in an environment variable, or the fallback.
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(t, err, name)
+	return n
+}
+
+// TestHistoriesWithFaultsKeepWhatWasAcknowledged runs PERIGEE_HISTORIES histories in
+// each mode, their seeds counted from PERIGEE_SEED.
+func TestHistoriesWithFaultsKeepWhatWasAcknowledged(t *testing.T) {
+	fallback := uint64(120)
+	if testing.Short() {
+		fallback = 25
+	}
+	n := number(t, "PERIGEE_HISTORIES", fallback)
+	first := number(t, "PERIGEE_SEED", rand.Uint64N(1<<40))
+	t.Logf("PERIGEE_SEED=%d PERIGEE_HISTORIES=%d", first, n)
+	for _, mode := range []struct {
+		name   string
+		flush  shard.FlushMode
+		faults bool
+		n      uint64
+	}{
+		{"simulated, sync", shard.FlushSync, true, n},
+		{"simulated, async", shard.FlushAsync, true, n},
+		{"simulated, no faults", shard.FlushSync, false, n / 10},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			var mu sync.Mutex
+			var sum counts
+			began := time.Now()
+			inParallel(t, int(max(mode.n, 1)), func(t *testing.T, i int) {
+				c := runHistory(t, first+uint64(i), mode.flush, mode.faults)
+				mu.Lock()
+				defer mu.Unlock()
+				sum.add(c)
+			})
+			t.Logf("%+v in %v", sum, time.Since(began).Round(time.Millisecond))
+			require.Less(t, sum.late, slack, "a redelivery that was waited for came late")
+		})
+	}
+}
+
+func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
+	var l *ledger
+	synctest.Test(t, func(t *testing.T) {
+		h := newHistory(seed, flush, faults)
+		l = h.ledger
+		where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
+		if err := h.run(); err != nil {
+			tell(t, where, []string{err.Error()})
+		}
+		tell(t, where, l.faults)
+	})
+	return &l.counts
+}

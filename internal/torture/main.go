@@ -1,0 +1,4 @@
+// Torture.
+package main
+
+func main() {}
