@@ -329,3 +329,34 @@ func TestAGoodbyeThatMeetsADeliveryLeavesNothingBehind(t *testing.T) {
 		}
 	})
 }
+
+// SDKs say goodbye and close their connections while handlers still run.
+func TestAcksOfALeavingClientOverANewConnectionAreTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, machines, m, c, a := holding(t, 3)
+		resp, err := m.NotifyClientTermination(from(t, c.id), &rmqpb.NotifyClientTerminationRequest{Group: named("g")})
+		require.NoError(t, err)
+		require.Equal(t, rmqpb.Code_OK, resp.GetStatus().GetCode())
+		goodbye := time.Now()
+		m.crash()
+		other := machines()
+		ack := func(i int) rmqpb.Code {
+			resp, err := other.AckMessage(from(t, c.id), &rmqpb.AckMessageRequest{
+				Group: named("g"), Topic: named("a"), Entries: []*rmqpb.AckMessageEntry{{ReceiptHandle: a.handle(i)}},
+			})
+			require.NoError(t, err)
+			return resp.GetStatus().GetCode()
+		}
+		time.Sleep(7 * time.Second)
+		require.Equal(t, rmqpb.Code_OK, ack(0))
+		time.Sleep(time.Until(goodbye.Add(9 * time.Second)))
+		require.Equal(t, rmqpb.Code_OK, ack(1), "nobody has it yet")
+		heir := s.consumer("a", "g")
+		heir.id = "heir"
+		got := heir.receive(t, heir.simple(32, time.Hour, 0))
+		require.Equal(t, []string{"2"}, got.ids(), "the unfinished one, within ten seconds")
+		time.Sleep(time.Until(goodbye.Add(29 * time.Second)))
+		require.Equal(t, rmqpb.Code_INVALID_RECEIPT_HANDLE, ack(2), "the heir has it now")
+		heir.holds(t, got.handle(0))
+	})
+}

@@ -255,42 +255,6 @@ func TestARenewalThatFailsIsTriedAgainInTime(t *testing.T) {
 	})
 }
 
-// Acks that meet the renewal of their message: neither brings it back.
-func TestAcksAndRenewalsAtTheSameMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, store := withFaults(t)
-		s.topic(t, "a")
-		c := s.consumer("a", "g")
-		var handles []string
-		for i := range 640 {
-			s.send(t, message("a", fmt.Sprint(i), "x"))
-		}
-		start := time.Now()
-		for len(handles) < 640 {
-			a := c.receive(t, c.push(32, 0))
-			for i := range a.messages {
-				handles = append(handles, a.handle(i))
-			}
-		}
-		c.live(t, 30*time.Second)
-		done := make(chan struct{})
-		for i, h := range handles {
-			go func() {
-				time.Sleep(time.Until(start.Add(40*time.Second + time.Duration(i%100-50)*time.Millisecond)))
-				c.acked(t, h)
-				done <- struct{}{}
-			}()
-		}
-		for range handles {
-			<-done
-		}
-		require.Zero(t, s.renewals.len())
-		before := store.renewed()
-		c.quiet(t, 5*time.Minute)
-		require.Equal(t, before, store.renewed())
-	})
-}
-
 // A nack that meets the renewal of its message keeps its own delay.
 func TestANackIsNotUndoneByARenewalUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

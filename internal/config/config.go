@@ -191,8 +191,10 @@ type DiskRetention struct {
 
 // Renew says how the leases of consumers that asked for it are kept alive.
 type Renew struct {
-	// Slice is how far ahead a lease is renewed at a time (renew.slice); it is
-	// also how long the messages of a consumer that died stay away at most.
+	// Slice is how far ahead a lease is renewed at a time (renew.slice). It is how
+	// long a handler at work may take to settle its message after the server was
+	// stopped, and how long a message stays away whose consumer died with the server;
+	// those of one that dies alone come back within seconds.
 	Slice time.Duration
 	// Max is when renewing ends although the consumer lives (renew.max).
 	Max time.Duration
