@@ -7,6 +7,7 @@
 package keyspace
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -57,6 +58,12 @@ type Ref struct {
 	Sub
 	Queue  mq.QueueID
 	Offset mq.QueueOffset
+}
+
+// Compare orders refs as their keys are ordered.
+func (r Ref) Compare(other Ref) int {
+	return cmp.Or(cmp.Compare(r.Group, other.Group), cmp.Compare(r.Topic, other.Topic),
+		cmp.Compare(r.Queue, other.Queue), cmp.Compare(r.Offset, other.Offset))
 }
 
 // State is what the views say about themselves. It is written in the same batch

@@ -48,6 +48,8 @@ type Result struct {
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
+	// Ended is how many leases an expire has ended.
+	Ended int
 	// Full says that a pop left messages in queues at their in-flight limit.
 	Full bool
 	// Left says that a pop delivered as much as it may, and that there is more in
@@ -300,7 +302,7 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	case command.KindChange:
 		err = m.applyChange(rec, res)
 	case command.KindExpire:
-		err = m.applyExpire(rec)
+		err = m.applyExpire(rec, res)
 	case command.KindPopLimited:
 		err = m.applyLimitedPop(rec, res)
 	case command.KindDeadLetter:

@@ -31,7 +31,9 @@ const (
 )
 
 func openViews(s *Shard) (*pebble.DB, error) {
-	cache := pebble.NewCache(s.opts.CacheSize)
+	// Pebble takes the memory of memtables off its cache. One is being filled and
+	// one written most of the time: without room for them there would be no cache.
+	cache := pebble.NewCache(s.opts.CacheSize + 2*memTableSize)
 	defer cache.Unref() // the database keeps its own reference
 	opened := make(chan struct{})
 	opts := &pebble.Options{
@@ -56,7 +58,9 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 	compactions := newCompactions(s)
 	opts.Experimental.CompactionScheduler = compactions
-	for i := range opts.Levels {
+	// Most look-ups find something, and what has lain for long in the last level:
+	// there a filter tells nothing, and takes the cache from what is read.
+	for i := range len(opts.Levels) - 1 {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	type result struct {
@@ -147,11 +151,12 @@ func (c *compactions) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 // room waits until the views may grow, or the shard fails. The loop calls it when
 // everything is committed.
 func (s *Shard) room() error {
-	if s.machine.Written-s.viewsSeen < viewsLook {
+	if s.machine.Written-s.viewsSeen < viewsLook && !s.crowded {
 		return nil
 	}
 	for {
 		m := s.db.Metrics()
+		s.crowded = m.MemTable.Size > viewsInMemory/2 || m.Levels[0].Sublevels > viewsSublevels/2
 		if m.MemTable.Size <= viewsInMemory && m.Levels[0].Sublevels <= viewsSublevels {
 			s.viewsSeen = s.machine.Written
 			return nil
