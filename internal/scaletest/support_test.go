@@ -8,8 +8,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -95,20 +93,6 @@ func measure() memory {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return memory{rss: residentOf(os.Getpid()), heap: int64(m.HeapAlloc)}
-}
-
-func residentOf(pid int) int64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return kib << 10
-		}
-	}
-	return 0
 }
 
 func (m memory) String() string {
