@@ -63,7 +63,7 @@ func (m *Machine) leasesOf(refs []keyspace.Ref) (_ []keyspace.Lease, err error) 
 // unindex removes what leads to the record from the index of its state. The
 // record itself is replaced or deleted by the caller.
 func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, ref.Queue, -1)
+	m.count(s, l.State, ref, -1)
 	switch l.State {
 	case keyspace.Leased:
 		m.due.remove(l.When)
@@ -78,7 +78,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 
 // put writes the record and its index key.
 func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, ref.Queue, 1)
+	m.count(s, l.State, ref, 1)
 	m.val = m.val[:0]
 	switch l.State {
 	case keyspace.Leased:

@@ -131,6 +131,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// withUsedUp has the subs with messages that wait for a dead-letter copy.
+	withUsedUp map[keyspace.Sub]*sub
 
 	// leases caches lease records by what was last written or read; a zero
 	// State says that the record was deleted by the batch.
@@ -156,7 +158,8 @@ func Open(db *pebble.DB) (*Machine, error) {
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*sub{},
 
-		byGroup: map[mq.GroupID][]*sub{},
+		byGroup:    map[mq.GroupID][]*sub{},
+		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
 		due:    newDue(),
@@ -226,7 +229,7 @@ func (m *Machine) load() error {
 		if s == nil {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
-		s.count(l.State, ref.Queue, 1)
+		m.count(s, l.State, ref, 1)
 		switch l.State {
 		case keyspace.Leased:
 			m.due.add(l.When)

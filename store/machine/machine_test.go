@@ -402,6 +402,15 @@ func (h *history) check(*rapid.T) {
 		require.NoError(h.t, err)
 		require.Equal(h.t, h.model.backlogs(id), got, "backlog of group %d", id)
 	}
+	var used []keyspace.Ref
+	for after := (keyspace.Ref{}); ; after = used[len(used)-1] {
+		page, err := h.m.UsedUp(after, 2)
+		require.NoError(h.t, err)
+		if used = append(used, page...); len(page) == 0 {
+			break
+		}
+	}
+	require.Equal(h.t, h.model.usedUp(), used)
 }
 
 // drain proves that nothing is stuck: with time passing, every message that a
