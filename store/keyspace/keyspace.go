@@ -7,6 +7,7 @@
 package keyspace
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -58,6 +59,16 @@ type Ref struct {
 	Sub
 	Queue  mq.QueueID
 	Offset mq.QueueOffset
+}
+
+// Compare orders subs as their keys are ordered.
+func (s Sub) Compare(other Sub) int {
+	return cmp.Or(cmp.Compare(s.Group, other.Group), cmp.Compare(s.Topic, other.Topic))
+}
+
+// Compare orders refs as their keys are ordered.
+func (r Ref) Compare(other Ref) int {
+	return cmp.Or(r.Sub.Compare(other.Sub), cmp.Compare(r.Queue, other.Queue), cmp.Compare(r.Offset, other.Offset))
 }
 
 // State is what the views say about themselves. It is written in the same batch

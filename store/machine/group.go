@@ -18,7 +18,8 @@ type sub struct {
 	loaded   bool
 
 	leased, ready, usedUp int64
-	leasedIn              []int32 // leased by queue; missing is 0
+	leasedIn              []int32               // leased by queue; missing is 0
+	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
 	readyLow, readyLast uint64
@@ -28,6 +29,36 @@ type sub struct {
 	// heldUp: a look or a pop left messages in a queue at its in-flight limit,
 	// and no delivery has ended since.
 	heldUp bool
+}
+
+// usedUp is how many used-up messages a queue has, and an offset below which it
+// has none.
+type usedUp struct {
+	n   int64
+	low mq.QueueOffset
+}
+
+// countUsedUp counts one more or one less.
+func (m *Machine) countUsedUp(s *sub, queue mq.QueueID, offset mq.QueueOffset, n int64) {
+	u, ok := s.usedUpIn[queue]
+	switch {
+	case !ok || n > 0 && offset < u.low:
+		u.low = offset
+	case n < 0 && offset == u.low:
+		u.low++
+	}
+	u.n += n
+	if u.n > 0 {
+		if s.usedUpIn == nil {
+			s.usedUpIn = map[mq.QueueID]usedUp{}
+		}
+		s.usedUpIn[queue] = u
+		m.withUsedUp[s.id] = s
+		return
+	}
+	if delete(s.usedUpIn, queue); len(s.usedUpIn) == 0 {
+		delete(m.withUsedUp, s.id)
+	}
 }
 
 // passedFilters bounds how many filters a sub remembers.
@@ -64,7 +95,9 @@ func (s *sub) allAtLimit(limit int32, queues int) bool {
 	return true
 }
 
-func (s *sub) count(state keyspace.LeaseState, queue mq.QueueID, n int64) {
+// count counts n more records in a state: one more, or one less.
+func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n int64) {
+	queue := ref.Queue
 	switch state {
 	case keyspace.Leased:
 		s.leased += n
@@ -76,6 +109,7 @@ func (s *sub) count(state keyspace.LeaseState, queue mq.QueueID, n int64) {
 		s.ready += n
 	case keyspace.UsedUp:
 		s.usedUp += n
+		m.countUsedUp(s, queue, ref.Offset, n)
 	}
 }
 
@@ -154,6 +188,7 @@ func (m *Machine) addSub(id keyspace.Sub) *sub {
 // removeSub undoes addSub.
 func (m *Machine) removeSub(id keyspace.Sub) {
 	delete(m.subs, id)
+	delete(m.withUsedUp, id)
 	list := slices.DeleteFunc(m.byGroup[id.Group], func(s *sub) bool { return s.id == id })
 	if m.byGroup[id.Group] = list; len(list) == 0 {
 		delete(m.byGroup, id.Group)

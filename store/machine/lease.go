@@ -1,7 +1,12 @@
 package machine
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -17,10 +22,48 @@ func (m *Machine) lease(ref keyspace.Ref) (keyspace.Lease, bool, error) {
 	return get(m.db, m.key, keyspace.DecodeLease)
 }
 
+// leasesOf returns the lease records of refs, the zero Lease where there is none,
+// effects of the batch included. It goes through the lease keys once, in their
+// order: to look each of many up by itself would be to search the views as often.
+func (m *Machine) leasesOf(refs []keyspace.Ref) (_ []keyspace.Lease, err error) {
+	order := make([]int, len(refs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return refs[a].Compare(refs[b]) })
+	lower, upper := keyspace.LeaseKeys()
+	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	found := make([]keyspace.Lease, len(refs))
+	for _, i := range order {
+		if l, ok := m.leases[refs[i]]; ok {
+			found[i] = l
+			continue
+		}
+		m.key = keyspace.AppendLeaseKey(m.key[:0], refs[i])
+		m.val = append(append(m.val[:0], m.key...), 0)
+		// The limit keeps a key that is not there from being a walk over deleted ones.
+		if it.SeekGEWithLimit(m.key, m.val) != pebble.IterValid || !bytes.Equal(it.Key(), m.key) {
+			continue
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		if found[i], err = keyspace.DecodeLease(v); err != nil {
+			return nil, err
+		}
+	}
+	return found, it.Error()
+}
+
 // unindex removes what leads to the record from the index of its state. The
 // record itself is replaced or deleted by the caller.
 func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, ref.Queue, -1)
+	m.count(s, l.State, ref, -1)
 	switch l.State {
 	case keyspace.Leased:
 		m.due.remove(l.When)
@@ -35,7 +78,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 
 // put writes the record and its index key.
 func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, ref.Queue, 1)
+	m.count(s, l.State, ref, 1)
 	m.val = m.val[:0]
 	switch l.State {
 	case keyspace.Leased:
@@ -205,7 +248,7 @@ func visibleAt(now, invisible int64) uint64 {
 	return uint64(now + min(max(invisible, 0), never-1-now))
 }
 
-func (m *Machine) applyExpire(rec Record) error {
+func (m *Machine) applyExpire(rec Record, res *Result) error {
 	c, err := command.DecodeExpire(rec.Payload)
 	if err != nil {
 		return err
@@ -217,13 +260,15 @@ func (m *Machine) applyExpire(rec Record) error {
 	if err != nil {
 		return err
 	}
+	res.Ended = len(refs)
+	leases, err := m.leasesOf(refs)
+	if err != nil {
+		return err
+	}
 	for i, ref := range refs {
-		l, found, err := m.lease(ref)
-		if err != nil {
-			return err
-		}
+		l := leases[i]
 		s, g := m.subs[ref.Sub], m.groups[ref.Group]
-		if !found || s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
+		if s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
 			// The topic or group was deleted under the lease.
 			m.key = keyspace.AppendDueKey(m.key[:0], times[i], ref)
 			if err := m.del(m.key); err != nil {

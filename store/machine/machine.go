@@ -51,6 +51,8 @@ type Result struct {
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
+	// Ended is how many leases an expire has ended.
+	Ended int
 	// Full says that a pop left messages in queues at their in-flight limit.
 	Full bool
 	// Left says that a pop delivered as much as it may, and that there is more in
@@ -135,6 +137,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// withUsedUp has the subs with messages that wait for a dead-letter copy.
+	withUsedUp map[keyspace.Sub]*sub
 
 	// leases caches lease records by what was last written or read; a zero
 	// State says that the record was deleted by the batch.
@@ -160,7 +164,8 @@ func Open(db *pebble.DB) (*Machine, error) {
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*sub{},
 
-		byGroup: map[mq.GroupID][]*sub{},
+		byGroup:    map[mq.GroupID][]*sub{},
+		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
 		due:    newDue(),
@@ -230,7 +235,7 @@ func (m *Machine) load() error {
 		if s == nil {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
-		s.count(l.State, ref.Queue, 1)
+		m.count(s, l.State, ref, 1)
 		switch l.State {
 		case keyspace.Leased:
 			m.due.add(l.When)
@@ -310,7 +315,7 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	case command.KindChange:
 		err = m.applyChange(rec, res)
 	case command.KindExpire:
-		err = m.applyExpire(rec)
+		err = m.applyExpire(rec, res)
 	case command.KindPopLimited:
 		err = m.applyLimitedPop(rec, res)
 	case command.KindDeadLetter:

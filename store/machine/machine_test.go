@@ -440,6 +440,15 @@ func (h *history) check(*rapid.T) {
 	for id := mq.TopicID(1); id <= 3; id++ {
 		h.checkQueues(id)
 	}
+	var used []keyspace.Ref
+	for after := (keyspace.Ref{}); ; after = used[len(used)-1] {
+		page, err := h.m.UsedUp(after, 2)
+		require.NoError(h.t, err)
+		if used = append(used, page...); len(page) == 0 {
+			break
+		}
+	}
+	require.Equal(h.t, h.model.usedUp(), used)
 }
 
 // checkQueues compares the ends of the queues, and which entries there are.

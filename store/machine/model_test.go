@@ -436,6 +436,15 @@ func (m *model) nextDue() int64 {
 	return next
 }
 
+// usedUp lists what waits for a dead-letter copy, in the order of the keys.
+func (m *model) usedUp() (refs []keyspace.Ref) {
+	for _, s := range m.subs {
+		refs = append(refs, s.in(keyspace.UsedUp)...)
+	}
+	slices.SortFunc(refs, compareRefs)
+	return refs
+}
+
 // backlogs returns what mq.Backlogs must.
 func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 	var list []mq.Backlog

@@ -17,9 +17,17 @@ import (
 const (
 	roundRequests = 1024
 	roundBytes    = 4 << 20
-	// expireLimit is how many leases one command ends: a burst of expiries is
-	// taken in slices between the sends.
+)
+
+// A burst of leases that end is taken in slices, so that other requests wait for
+// one slice and not for the burst.
+const (
+	// expireLimit is how many leases one command ends at most.
 	expireLimit = 1000
+	// expireTime is how long one takes while there are other requests.
+	expireTime = time.Millisecond
+	// expireAlone is for how many rounds there were none when slices grow again.
+	expireAlone = 16
 )
 
 // checkpointBytes is how far the log may run ahead of what the views have on
@@ -59,11 +67,18 @@ func (s *Shard) loop() {
 	defer timer.Stop()
 	var checkpoint commitlog.Pos
 	for {
-		s.arm(timer)
+		var moved chan struct{} // only looked at while leases wait for it to end
+		if s.crowded {
+			timer.Stop()
+			moved = s.viewsMoved
+		} else {
+			s.arm(timer)
+		}
 		select {
 		case r := <-s.requests:
 			rd.requests = append(rd.requests, r)
 		case <-timer.C:
+		case <-moved:
 		case <-s.failed:
 			s.refuseUntilStop()
 			return
@@ -152,12 +167,8 @@ func (s *Shard) refuseUntilStop() {
 // turn carries out one round. Requests that it has answered are nil in
 // rd.requests; after an error the others are still to be answered.
 func (s *Shard) turn(rd *round) error {
-	due, err := s.machine.Due(s.clock.peek())
-	if err != nil {
+	if err := s.stageExpire(rd); err != nil {
 		return err
-	}
-	if rd.expires = due; due {
-		s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: expireLimit})
 	}
 	for i, r := range rd.requests {
 		if r.query != nil {
@@ -191,6 +202,41 @@ func (s *Shard) turn(rd *round) error {
 	return nil
 }
 
+// stageExpire begins the round with the end of leases whose time has come. While
+// the views have much on its way to disk they are left for later: what they add
+// would make every request wait.
+func (s *Shard) stageExpire(rd *round) (err error) {
+	rd.expires = false
+	if s.crowded {
+		return nil
+	}
+	if rd.expires, err = s.machine.Due(s.clock.peek()); err != nil || !rd.expires {
+		return err
+	}
+	if s.expiry.alone++; len(rd.requests) > 0 {
+		s.expiry.alone = 0
+	}
+	limit := expireLimit
+	if cost := s.expiry.cost; cost > 0 && s.expiry.alone < expireAlone {
+		limit = min(max(int(expireTime/cost), 1), expireLimit)
+	}
+	s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: int32(limit)})
+	return nil
+}
+
+// expiry is what the loop knows of the ends of leases.
+type expiry struct {
+	cost  time.Duration // of one, lately
+	alone int           // rounds without another request
+}
+
+// took notes how long it took to end n leases.
+func (e *expiry) took(d time.Duration, n int) {
+	if n > 0 {
+		e.cost += (d/time.Duration(n) - e.cost) / 4
+	}
+}
+
 // commit appends the batch, makes it durable, applies it and makes the effects
 // readable. In sync mode nothing is applied before it is durable.
 func (s *Shard) commit(rd *round) error {
@@ -218,7 +264,15 @@ func (s *Shard) commit(rd *round) error {
 			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
 			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
 		}
-		if err := s.machine.Apply(rec, res); err != nil {
+		err := error(nil)
+		if rec.Kind == command.KindExpire {
+			start := time.Now()
+			err = s.machine.Apply(rec, res)
+			s.expiry.took(time.Since(start), res.Ended)
+		} else {
+			err = s.machine.Apply(rec, res)
+		}
+		if err != nil {
 			return err
 		}
 		s.stats.applied(rec.Kind, res, r)

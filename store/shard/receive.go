@@ -53,6 +53,11 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 	if r.Max < 1 || r.Max > math.MaxInt32 || r.Invisible <= 0 {
 		return nil, fmt.Errorf("receive of %d messages for %s: %w", r.Max, r.Invisible, mq.ErrInvalid)
 	}
+	for i := range r.Tags[min(1, len(r.Tags)):] {
+		if r.Tags[i] >= r.Tags[i+1] {
+			return nil, fmt.Errorf("receive with tags %q, they must be sorted and without repeats: %w", r.Tags, mq.ErrInvalid)
+		}
+	}
 	if r.InFlight < 0 || r.InFlight > math.MaxInt32 {
 		return nil, fmt.Errorf("receive with an in-flight limit of %d: %w", r.InFlight, mq.ErrInvalid)
 	}

@@ -103,6 +103,8 @@ type Shard struct {
 
 	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
+	crowded    bool          // the views have half of what they may on its way to disk; the loop's alone
+	expiry     expiry        // the loop's alone
 
 	requests chan *request
 	pool     sync.Pool // of *request

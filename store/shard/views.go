@@ -32,7 +32,9 @@ const (
 )
 
 func openViews(s *Shard) (*pebble.DB, error) {
-	cache := pebble.NewCache(s.opts.CacheSize)
+	// Pebble takes the memory of memtables off its cache. One is being filled and
+	// one written most of the time: without room for them there would be no cache.
+	cache := pebble.NewCache(s.opts.CacheSize + 2*memTableSize)
 	defer cache.Unref() // the database keeps its own reference
 	s.viewsFS = failstop.New(s.opts.FS, func(err error) { s.fail(fmt.Errorf("views: %w", err)) })
 	opts := &pebble.Options{
@@ -52,7 +54,9 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 	compactions := failstop.NewCompactions(func() bool { return s.Err() != nil })
 	opts.Experimental.CompactionScheduler = compactions
-	for i := range opts.Levels {
+	// Most look-ups find something, and what has lain for long in the last level:
+	// there a filter tells nothing, and takes the cache from what is read.
+	for i := range len(opts.Levels) - 1 {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	db, err := pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
@@ -109,11 +113,12 @@ func (silent) Fatalf(string, ...any) {}
 // room waits until the views may grow, or the shard fails. The loop calls it when
 // everything is committed.
 func (s *Shard) room() error {
-	if s.machine.Written-s.viewsSeen < viewsLook {
+	if s.machine.Written-s.viewsSeen < viewsLook && !s.crowded {
 		return nil
 	}
 	for {
 		m := s.db.Metrics()
+		s.crowded = m.MemTable.Size > viewsInMemory/2 || m.Levels[0].Sublevels > viewsSublevels/2
 		if m.MemTable.Size <= viewsInMemory && m.Levels[0].Sublevels <= viewsSublevels {
 			s.viewsSeen = s.machine.Written
 			return nil

@@ -32,7 +32,7 @@ type waitList struct {
 	first, last *waiter
 	n           int
 	room        int // of them wait for room, too
-	at          int // index in the topic's lists
+	places      []place
 	// credit is how many more messages those woken in the call take.
 	credit int
 	call   uint64
@@ -52,11 +52,30 @@ func keyOf(sub keyspace.Sub, tags []string) listKey {
 	return listKey{sub: sub, filter: string(filter)}
 }
 
-// waiters are all receives of the shard that wait.
+// A bucket holds the lists that one event concerns. Its order means nothing.
+type bucket struct{ lists []*waitList }
+
+// A place is where a list is in a bucket.
+type place struct {
+	in *bucket
+	at int
+}
+
+// wanted is what a message must be for a list: of the topic, and either of the
+// tag or, with any, whatever its tag.
+type wanted struct {
+	topic mq.TopicID
+	any   bool
+	tag   string
+}
+
+// waiters are all receives of the shard that wait. What happens finds those it
+// concerns by a key, however many others there are.
 type waiters struct {
 	mu     sync.Mutex
 	lists  map[listKey]*waitList
-	topics map[mq.TopicID][]*waitList
+	wants  map[wanted]*bucket
+	subs   map[keyspace.Sub]*bucket
 	n      int    // waiters in the lists
 	inside int    // receives between enter and leave
 	call   uint64 // of arrived or ready, for waitList.credit
@@ -97,18 +116,6 @@ func (ws *waiters) wantRoom(w *waiter) bool {
 	return true
 }
 
-func (l *waitList) matches(tag []byte) bool {
-	if len(l.tags) == 0 {
-		return true
-	}
-	for _, want := range l.tags {
-		if want == string(tag) {
-			return true
-		}
-	}
-	return false
-}
-
 // register puts w at the end of its queue.
 func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	key := keyOf(sub, tags)
@@ -116,13 +123,7 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	defer ws.mu.Unlock()
 	l := ws.lists[key]
 	if l == nil {
-		l = &waitList{key: key, tags: tags}
-		if ws.lists == nil {
-			ws.lists, ws.topics = map[listKey]*waitList{}, map[mq.TopicID][]*waitList{}
-		}
-		ws.lists[key] = l
-		l.at = len(ws.topics[sub.Topic])
-		ws.topics[sub.Topic] = append(ws.topics[sub.Topic], l)
+		l = ws.addLocked(key, tags)
 	}
 	w.list, w.of, w.prev, w.next = l, l, l.last, nil
 	if l.last != nil {
@@ -135,6 +136,61 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	ws.n++
 	if w.room {
 		l.room++
+	}
+}
+
+// addLocked makes a queue.
+func (ws *waiters) addLocked(key listKey, tags []string) *waitList {
+	if ws.lists == nil {
+		ws.lists, ws.wants, ws.subs = map[listKey]*waitList{}, map[wanted]*bucket{}, map[keyspace.Sub]*bucket{}
+	}
+	l := &waitList{key: key, tags: tags, places: make([]place, 0, 1+max(len(tags), 1))}
+	ws.lists[key] = l
+	put(l, ws.subs, key.sub)
+	if len(tags) == 0 {
+		put(l, ws.wants, wanted{topic: key.sub.Topic, any: true})
+	}
+	for _, tag := range tags {
+		put(l, ws.wants, wanted{topic: key.sub.Topic, tag: tag})
+	}
+	return l
+}
+
+// put puts l into the bucket of the key.
+func put[K comparable](l *waitList, buckets map[K]*bucket, key K) {
+	b := buckets[key]
+	if b == nil {
+		b = &bucket{}
+		buckets[key] = b
+	}
+	l.places = append(l.places, place{b, len(b.lists)})
+	b.lists = append(b.lists, l)
+}
+
+// take takes a list out of the bucket of the key, where it is at the place.
+func take[K comparable](p place, buckets map[K]*bucket, key K) {
+	last := len(p.in.lists) - 1
+	moved := p.in.lists[last]
+	for i := range moved.places {
+		if moved.places[i].in == p.in {
+			moved.places[i].at = p.at
+		}
+	}
+	p.in.lists[p.at], p.in.lists[last] = moved, nil
+	if p.in.lists = p.in.lists[:last]; last == 0 {
+		delete(buckets, key)
+	}
+}
+
+// removeListLocked undoes addLocked.
+func (ws *waiters) removeListLocked(l *waitList) {
+	delete(ws.lists, l.key)
+	take(l.places[0], ws.subs, l.key.sub)
+	if len(l.tags) == 0 {
+		take(l.places[1], ws.wants, wanted{topic: l.key.sub.Topic, any: true})
+	}
+	for i, tag := range l.tags {
+		take(l.places[1+i], ws.wants, wanted{topic: l.key.sub.Topic, tag: tag})
 	}
 }
 
@@ -180,19 +236,8 @@ func (ws *waiters) removeLocked(w *waiter) {
 	if w.room {
 		l.room--
 	}
-	if l.n > 0 {
-		return
-	}
-	delete(ws.lists, l.key)
-	lists := ws.topics[l.key.sub.Topic]
-	moved := lists[len(lists)-1]
-	lists[l.at], moved.at = moved, l.at
-	lists[len(lists)-1] = nil
-	lists = lists[:len(lists)-1]
-	if len(lists) == 0 {
-		delete(ws.topics, l.key.sub.Topic)
-	} else {
-		ws.topics[l.key.sub.Topic] = lists
+	if l.n == 0 {
+		ws.removeListLocked(l)
 	}
 }
 
@@ -234,13 +279,19 @@ func (ws *waiters) arrived(list []machine.Arrival) {
 	}
 	ws.call++
 	for _, a := range list {
-		lists := ws.topics[a.Topic]
-		// Backwards: a queue that becomes empty is replaced by the last one.
-		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.matches(a.Tag) {
-				ws.wakeForLocked(l, 1)
-			}
-		}
+		ws.wants[wanted{topic: a.Topic, any: true}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
+		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
+	}
+}
+
+// each calls fn for every list of b, which may take itself out.
+func (b *bucket) each(fn func(*waitList)) {
+	if b == nil {
+		return
+	}
+	// Backwards: a list that is taken out is replaced by the last one.
+	for i := len(b.lists) - 1; i >= 0; i-- {
+		fn(b.lists[i])
 	}
 }
 
@@ -257,12 +308,7 @@ func (ws *waiters) ready(list []machine.Readied) {
 	}
 	ws.call++
 	for _, r := range list {
-		lists := ws.topics[r.Topic]
-		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.key.sub == r.Sub {
-				ws.wakeForLocked(l, r.N)
-			}
-		}
+		ws.subs[r.Sub].each(func(l *waitList) { ws.wakeForLocked(l, r.N) })
 	}
 }
 
@@ -275,12 +321,11 @@ func (ws *waiters) freed(list []keyspace.Sub) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, sub := range list {
-		lists := ws.topics[sub.Topic]
-		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.key.sub == sub && l.room > 0 {
+		ws.subs[sub].each(func(l *waitList) {
+			if l.room > 0 {
 				ws.wakeLocked(l)
 			}
-		}
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -162,5 +163,47 @@ func TestLoweredLimitEndsRedeliveriesThatAFilterHasPassed(t *testing.T) {
 		require.Empty(t, receive(t, s, wanted))
 		synctest.Wait()
 		require.Equal(t, uint64(3), s.Stats().DeadLettered)
+	})
+}
+
+// TestSendsGoBetweenTheSlicesOfABurstOfExpiries: while many leases end at once, a
+// send waits for the slice under way and the one of its own round.
+func TestSendsGoBetweenTheSlicesOfABurstOfExpiries(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s := open(t, vfs.NewMem(), mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, other, group := topicOf(1), topicOf(1), groupOf(9)
+		other.ID = 2
+		const leases = 20_000
+		sendMany(t, s, topic, 0, leases, "")
+		var changes []command.LeaseChange
+		for len(changes) < leases {
+			for _, d := range receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 2000, Invisible: time.Hour}) {
+				ref := command.LeaseRef{Queue: d.Lease.Queue, Offset: d.Lease.Offset, PopID: d.Lease.PopID}
+				changes = append(changes, command.LeaseChange{LeaseRef: ref, Invisible: int64(time.Minute)})
+			}
+		}
+		_, err := s.Change(t.Context(), topic.ID, group.ID, changes) // all end at one moment
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		leased := func() int64 {
+			backlog, err := s.Backlogs(t.Context(), group.ID)
+			require.NoError(t, err)
+			return backlog[0].InFlight
+		}
+		records, sends := s.Stats().Records, uint64(0)
+		for leased() > 0 {
+			time.Sleep(1) // the time of commands is unique, so it is a little later
+			for {
+				before := s.Stats().Records
+				send(t, s, other, 0, message("x", ""))
+				require.LessOrEqual(t, s.Stats().Records-before, uint64(4))
+				sends++
+				if n := leased(); n == 0 || n == leases {
+					break
+				}
+			}
+		}
+		require.GreaterOrEqual(t, s.Stats().Records-records-sends, uint64(leases/1000), "slices of the burst")
 	})
 }
