@@ -153,7 +153,7 @@ func (s *Shard) move(ctx context.Context, messages []machine.UsedUpMessage, stuc
 	requests := make([]*request, len(messages))
 	errs := make([]error, len(messages))
 	for i, u := range messages {
-		requests[i], errs[i] = s.deadLetterRequest(ctx, u, ReasonAttempts)
+		requests[i], errs[i] = s.deadLetterRequest(u, ReasonAttempts)
 	}
 	// All are ready before the first one goes, so that they meet in one round.
 	for i, r := range requests {
@@ -206,7 +206,7 @@ func (s *Shard) DeadLetter(ctx context.Context, lease mq.Lease) error {
 	if !found || u.Lease.PopID != lease.PopID {
 		return fmt.Errorf("message at offset %d of queue %d: %w", ref.Offset, ref.Queue, mq.ErrLeaseEnded)
 	}
-	r, err := s.deadLetterRequest(ctx, u, ReasonForward)
+	r, err := s.deadLetterRequest(u, ReasonForward)
 	if r == nil {
 		return err
 	}
@@ -220,17 +220,18 @@ func (s *Shard) DeadLetter(ctx context.Context, lease mq.Lease) error {
 // deadLetterRequest returns the request that stores the copy of a message and
 // settles the original, in one command. There is none when the message is no longer
 // stored: then the original is settled, and the error says how that went.
-func (s *Shard) deadLetterRequest(ctx context.Context, u machine.UsedUpMessage, reason string) (*request, error) {
+func (s *Shard) deadLetterRequest(u machine.UsedUpMessage, reason string) (*request, error) {
 	ref := u.Ref
 	original := command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}
-	if u.Missing {
-		s.stats.lost.Add(1)
-		s.logger.Warn("used-up message is no longer stored", "topic", u.Topic.String(), "group", u.Group.String(), "queue", ref.Queue, "offset", ref.Offset)
-		_, err := s.Ack(ctx, ref.Topic, ref.Group, []command.LeaseRef{original})
-		return nil, err
-	}
 	buf := make([]byte, u.Entry.Size)
-	if err := s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos)); err != nil {
+	var err error
+	if !u.Missing {
+		err = s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos))
+	}
+	if u.Missing || errors.Is(err, commitlog.ErrTrimmed) {
+		return nil, s.settleLost(ref.Topic, ref.Group, []command.LeaseRef{original})
+	}
+	if err != nil {
 		return nil, err
 	}
 	msg, err := command.DecodeMessage(buf)

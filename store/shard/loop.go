@@ -290,6 +290,12 @@ func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Enco
 // and group. It reports false when there is nothing to do or the request is
 // refused; then r is to be answered with the refusal.
 func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
+	isPop := r.kind == command.KindPop || r.kind == command.KindPopLimited
+	if !isPop { // it may have nothing to write
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
+		}
+	}
 	if r.topic != nil {
 		if refusal, err := s.register(rd, r.topic); refusal != nil || err != nil {
 			return false, refusal, err
@@ -306,9 +312,12 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 	}
-	if r.kind == command.KindPop || r.kind == command.KindPopLimited {
+	if isPop {
 		if may, err := s.lookFirst(rd, r); !may || err != nil {
 			return false, nil, err
+		}
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
 		}
 	}
 	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
@@ -390,6 +399,9 @@ func (s *Shard) wake() {
 	s.waiters.freed(e.Freed)
 	if e.Gone {
 		s.waiters.wakeAll()
+	}
+	if e.Topics {
+		s.topics.Add(1)
 	}
 	if len(e.UsedUp) > 0 {
 		signal(s.usedUp)
