@@ -360,3 +360,37 @@ func TestAcksOfALeavingClientOverANewConnectionAreTaken(t *testing.T) {
 		heir.holds(t, got.handle(0))
 	})
 }
+
+// The client opens the poll and never reads: what it does not take goes to others
+// when its deadline has passed.
+func TestAnAnswerThatTheClientDoesNotReadIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, m, c, _ := holding(t, 1)
+		body := string(make([]byte, 100_000))
+		for i := range 20 {
+			s.send(t, message("a", fmt.Sprint("big ", i), body))
+		}
+		ctx, cancel := context.WithTimeout(from(t, c.id), 23*time.Second)
+		defer cancel()
+		_, err := m.ReceiveMessage(ctx, c.push(32, 20*time.Second))
+		require.NoError(t, err)
+		time.Sleep(22 * time.Second)
+		c.heartbeat(t) // it lives all the same
+		require.Equal(t, 21, s.renewals.len())
+		<-ctx.Done()
+		synctest.Wait()
+		start := time.Now()
+		other := s.consumer("a", "g")
+		other.id = "heir"
+		seen := map[string]bool{}
+		for len(seen) < 20 {
+			a := other.receive(t, other.simple(32, time.Hour, 5*time.Second))
+			require.NotEmpty(t, a.messages)
+			for _, id := range a.ids() {
+				seen[id] = true
+			}
+		}
+		require.LessOrEqual(t, time.Since(start), 2*time.Second)
+		require.Equal(t, 1, s.renewals.len(), "what it has read it keeps")
+	})
+}
