@@ -111,6 +111,7 @@ var statuses = []struct {
 	{mq.ErrForbidden, codes.PermissionDenied},
 	{mq.ErrTooLarge, codes.InvalidArgument},
 	{mq.ErrBusy, codes.ResourceExhausted},
+	{mq.ErrStoreFull, codes.ResourceExhausted},
 	{mq.ErrInvalidReceipt, codes.InvalidArgument},
 	{mq.ErrLeaseEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},

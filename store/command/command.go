@@ -32,12 +32,13 @@ const (
 	KindExpire      Kind = 9 // end the leases whose time has passed
 	KindDeadLetter  Kind = 10
 	KindTrim        Kind = 11 // move the beginnings of queues
+	KindDrop        Kind = 12 // permit the log to begin later
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
-	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim",
+	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop",
 }
 
 // String returns the name of the kind.

@@ -15,7 +15,7 @@ import (
 )
 
 // lastKind is the greatest number of a kind.
-const lastKind = command.KindTrim
+const lastKind = command.KindDrop
 
 type encoder interface{ Append([]byte) []byte }
 
@@ -47,6 +47,7 @@ func samples() map[command.Kind]encoder {
 			Time: 1, Lease: lease, Group: 2, Topic: 3, Target: 4, Queue: 0, Message: msg,
 		},
 		command.KindTrim: &command.Trim{Time: 1, Topic: 2, Queues: []command.QueueTrim{{Queue: 3, Min: 1 << 40, Kept: 5}, {}}},
+		command.KindDrop: &command.Drop{Time: 1, First: 1 << 40, Index: 2},
 	}
 }
 
@@ -73,6 +74,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindTrim:
 		c, err := command.DecodeTrim(payload)
+		return c.Append(nil), err
+	case command.KindDrop:
+		c, err := command.DecodeDrop(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)

@@ -68,6 +68,9 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			queues[i] = q.String()
 		}
 		return []slog.Attr{id("topic", c.Topic), slog.Bool("purge", c.Purge), slog.Any("queues", queues)}, err
+	case KindDrop:
+		c, err := DecodeDrop(payload)
+		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
 }

@@ -70,3 +70,27 @@ func DecodeTrim(b []byte) (Trim, error) {
 
 // String returns queue, first offset delivered and first offset kept.
 func (q QueueTrim) String() string { return fmt.Sprintf("%d: min=%d kept=%d", q.Queue, q.Min, q.Kept) }
+
+// Drop says that nothing needs the log before a position any more: from now on the log
+// may begin there. It comes before the files are removed, so that a log that begins
+// even later is known to have lost some.
+type Drop struct {
+	Time int64
+	// First is the position of a segment, and Index that of its first record.
+	First uint64
+	Index uint64
+}
+
+// Append appends the encoding of c.
+func (c *Drop) Append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(c.Time))
+	dst = binary.BigEndian.AppendUint64(dst, c.First)
+	return binary.BigEndian.AppendUint64(dst, c.Index)
+}
+
+// DecodeDrop decodes what Drop.Append wrote.
+func DecodeDrop(b []byte) (Drop, error) {
+	r := reader{b: b}
+	c := Drop{Time: int64(r.u64()), First: r.u64(), Index: r.u64()}
+	return c, r.done(KindDrop)
+}

@@ -226,6 +226,52 @@ func TestDropBeforeRemovesWholeSealedSegmentsOnly(t *testing.T) {
 	})
 }
 
+func TestRollGoesOnInANewSegmentUnlessThereIsNothingToLeave(t *testing.T) {
+	onEachFS(t, func(t *testing.T, fs vfs.FS, dir string) {
+		o := Options{FS: fs, Dir: dir, SegmentSize: 1 << 20}
+		l := mustOpen(t, o)
+		require.NoError(t, l.Roll())
+		require.Len(t, l.Segments(), 1)
+		out := mustAppend(t, l, 100)
+		require.NoError(t, l.Roll())
+		require.NoError(t, l.Roll())
+		require.Len(t, l.Segments(), 2)
+		require.Equal(t, l.Appended(), l.Flushed())
+		p := make([]byte, 100)
+		require.NoError(t, l.ReadAt(p, out[0].PayloadPos))
+		mustAppend(t, l, 100)
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, l.Roll(), mq.ErrStopped)
+		l = mustOpen(t, o)
+		requireRecords(t, l, 2)
+		require.NoError(t, l.DropBefore(l.Segments()[1].Base))
+		var n uint64
+		require.NoError(t, l.Scan(l.First(), checker(2, &n)))
+		require.Equal(t, uint64(1), n)
+	})
+}
+
+func TestOldestNeededIsTheSegmentThatHoldsTheFirstRecordFromAPosition(t *testing.T) {
+	l := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 4096, ZeroFill: -1})
+	var all []Appended
+	for range 20 {
+		all = append(all, mustAppend(t, l, 1500)...)
+	}
+	segs := l.Segments()
+	require.Len(t, segs, 10)
+	for i, a := range all {
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.Pos), "from record %d on", i)
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.PayloadPos))
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.Next-1))
+		require.Equal(t, segs[min((i+1)/2, 9)], l.OldestNeeded(a.Next), "behind record %d", i)
+	}
+	require.Equal(t, segs[0], l.OldestNeeded(0))
+	require.NoError(t, l.DropBefore(segs[3].Base))
+	require.Equal(t, segs[3], l.OldestNeeded(0))
+	require.NoError(t, l.Roll())
+	require.NotEqual(t, segs[9].Base, l.OldestNeeded(all[19].Next).Base, "the segment that was left holds nothing from there on")
+}
+
 func TestTermIsKeptAndMayNotFall(t *testing.T) {
 	fs := vfs.NewMem()
 	l := mustOpen(t, Options{FS: fs, Dir: "log", Term: 3})

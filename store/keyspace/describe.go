@@ -20,6 +20,9 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 			slog.Uint64("position", s.Pos), slog.Uint64("index", s.Index),
 			slog.Time("time", time.Unix(0, s.Time).UTC()), slog.Uint64("redeliveries", s.Ready),
 		}, err
+	case prefixBegin:
+		b, err := DecodeBegin(val)
+		return "log-begin", []slog.Attr{slog.Uint64("position", b.Pos), slog.Uint64("index", b.Index)}, err
 	case prefixTopic:
 		attrs, err := command.Describe(command.KindTopic, val)
 		return "topic", attrs, err

@@ -21,6 +21,7 @@ const Version = 1
 // The prefixes. One letter each; never reused for another meaning.
 const (
 	prefixState    = 'a' // the one state record
+	prefixBegin    = 'b' // the one record of where the log may begin
 	prefixEntry    = 'c' // ConsumeQueue: topic, queue, offset -> Entry
 	prefixGroup    = 'g' // group -> registration (a command.Group payload)
 	prefixLease    = 'l' // in flight: group, topic, queue, offset -> Lease
@@ -103,6 +104,30 @@ func DecodeState(b []byte) (State, error) {
 	s.Time = int64(binary.BigEndian.Uint64(b[20:]))
 	s.Ready = binary.BigEndian.Uint64(b[28:])
 	return s, nil
+}
+
+// A Begin says where the log may begin: what came before is needed no more. A log that
+// begins later has lost segments; without a Begin it has its first record.
+type Begin struct {
+	// Pos is the position of a segment, Index that of its first record.
+	Pos   uint64
+	Index uint64
+}
+
+// BeginKey is the key of the Begin.
+func BeginKey() []byte { return []byte{prefixBegin} }
+
+// AppendBegin appends the encoding of b.
+func AppendBegin(dst []byte, b Begin) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, b.Pos), b.Index)
+}
+
+// DecodeBegin decodes what AppendBegin wrote.
+func DecodeBegin(b []byte) (Begin, error) {
+	if len(b) != 8+8 {
+		return Begin{}, corrupt("beginning of the log", b)
+	}
+	return Begin{Pos: binary.BigEndian.Uint64(b), Index: binary.BigEndian.Uint64(b[8:])}, nil
 }
 
 func appendSub(dst []byte, s Sub) []byte {

@@ -196,9 +196,5 @@ func (m *Machine) offsetAt(id keyspace.Queue, q queue, at int64) (mq.QueueOffset
 
 // entry reads one ConsumeQueue entry of what was committed. Its Tag is a copy.
 func (m *Machine) entry(id keyspace.Queue, offset mq.QueueOffset) (keyspace.Entry, bool, error) {
-	return get(m.db, keyspace.AppendEntryKey(nil, id, offset), func(b []byte) (keyspace.Entry, error) {
-		e, err := keyspace.DecodeEntry(b)
-		e.Tag = append([]byte(nil), e.Tag...)
-		return e, err
-	})
+	return entry(m.db, id, offset)
 }

@@ -77,6 +77,8 @@ type Effects struct {
 	UsedUp []keyspace.Ref
 	// Gone says that a topic or group was deleted.
 	Gone bool
+	// Topics says that a topic was registered, changed or deleted.
+	Topics bool
 	// Lost counts the deliveries that were dropped because their message is no
 	// longer stored.
 	Lost uint64
@@ -106,6 +108,7 @@ type Machine struct {
 	// it is committed as soon as this one is whole.
 	unreadable bool
 
+	begin  keyspace.Begin
 	topics map[mq.TopicID]*topic
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*sub
@@ -145,12 +148,22 @@ func Open(db *pebble.DB) (*Machine, error) {
 
 // ReadState returns what the views in db say about themselves; the zero State when
 // nothing was applied to them.
-func ReadState(db *pebble.DB) (keyspace.State, error) {
+func ReadState(db pebble.Reader) (keyspace.State, error) {
 	state, _, err := get(db, keyspace.StateKey(), keyspace.DecodeState)
 	if err != nil {
 		return state, fmt.Errorf("state of the views: %w", err)
 	}
 	return state, nil
+}
+
+// ReadBegin returns where the views in db let the log begin; the zero Begin says at its
+// first record.
+func ReadBegin(db pebble.Reader) (keyspace.Begin, error) {
+	begin, _, err := get(db, keyspace.BeginKey(), keyspace.DecodeBegin)
+	if err != nil {
+		return begin, fmt.Errorf("beginning of the log: %w", err)
+	}
+	return begin, nil
 }
 
 func (m *Machine) load() error {
@@ -160,6 +173,9 @@ func (m *Machine) load() error {
 	}
 	if state.Index > 0 {
 		m.state = state
+	}
+	if m.begin, err = ReadBegin(m.db); err != nil {
+		return err
 	}
 	lower, upper := keyspace.TopicKeys()
 	err = m.scan(lower, upper, func(_, v []byte) error {
@@ -246,6 +262,9 @@ func get[T any](db pebble.Reader, key []byte, decode func([]byte) (T, error)) (v
 	return v, true, errors.Join(err, closer.Close())
 }
 
+// LogBegin returns where the log may begin; the zero Begin says at its first record.
+func (m *Machine) LogBegin() keyspace.Begin { return m.begin }
+
 // State returns what the views say about themselves after the last command.
 func (m *Machine) State() keyspace.State { return m.state }
 
@@ -284,6 +303,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyDeadLetter(rec, res)
 	case command.KindTrim:
 		err = m.applyTrim(rec, res)
+	case command.KindDrop:
+		err = m.applyDrop(rec)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}

@@ -46,17 +46,32 @@ func (m *Machine) trim(t *topic, c command.QueueTrim, res *Result) error {
 	if begin == q.min && kept == q.kept {
 		return nil
 	}
-	if kept > q.kept {
-		lower := keyspace.AppendEntryKey(nil, id, q.kept)
-		if err := m.batch.DeleteRange(lower, keyspace.AppendEntryKey(nil, id, kept), nil); err != nil {
-			return err
-		}
+	if err := m.dropEntries(id, q.kept, kept); err != nil {
+		return err
 	}
 	res.Trimmed += uint64(begin - q.min)
 	q.min, q.kept = begin, kept
 	m.key = keyspace.AppendEndsKey(m.key[:0], id)
 	m.val = keyspace.AppendEnds(m.val[:0], keyspace.Ends{Min: q.min, Kept: q.kept, Next: q.next})
 	return m.set(m.key, m.val)
+}
+
+// fewEntries are deleted one by one: each range that is deleted costs the next reads
+// something until it is on disk, and with many slow queues there would be many.
+const fewEntries = 16
+
+// dropEntries deletes the entries from offset low to before high.
+func (m *Machine) dropEntries(id keyspace.Queue, low, high mq.QueueOffset) error {
+	if high-low > fewEntries {
+		return m.batch.DeleteRange(keyspace.AppendEntryKey(nil, id, low), keyspace.AppendEntryKey(nil, id, high), nil)
+	}
+	for ; low < high; low++ {
+		m.key = keyspace.AppendEntryKey(m.key[:0], id, low)
+		if err := m.del(m.key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // purge empties the topic. Groups keep their subscriptions and progress, but nothing
@@ -81,4 +96,16 @@ func (m *Machine) purge(t *topic, res *Result) error {
 	m.unreadable = true // also when nothing is dropped: the cache says what the batch deletes
 	m.forgetLeases(func(s keyspace.Sub) bool { return s.Topic == t.ID })
 	return nil
+}
+
+// applyDrop notes that the log may begin later. It never goes back.
+func (m *Machine) applyDrop(rec Record) error {
+	c, err := command.DecodeDrop(rec.Payload)
+	if err != nil || c.First <= m.begin.Pos {
+		return err
+	}
+	m.begin = keyspace.Begin{Pos: c.First, Index: c.Index}
+	m.key = append(m.key[:0], keyspace.BeginKey()...)
+	m.val = keyspace.AppendBegin(m.val[:0], m.begin)
+	return m.set(m.key, m.val)
 }

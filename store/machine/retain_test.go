@@ -247,3 +247,91 @@ func TestGapAtAnEndOfAQueueIsNamed(t *testing.T) {
 		})
 	}
 }
+
+func TestBeginningOfTheLogIsKeptAndNeverMovesBack(t *testing.T) {
+	s := newStory(t, 1)
+	require.Zero(t, s.m.LogBegin())
+	s.apply(command.KindDrop, &command.Drop{Time: s.tick(), First: 4096, Index: 7})
+	s.apply(command.KindDrop, &command.Drop{Time: s.tick(), First: 2048, Index: 3})
+	want := keyspace.Begin{Pos: 4096, Index: 7}
+	require.Equal(t, want, s.m.LogBegin())
+	require.NoError(t, s.m.Commit())
+	require.NoError(t, s.m.Close())
+	m, err := machine.Open(s.db)
+	require.NoError(t, err)
+	s.m = m
+	require.Equal(t, want, s.m.LogBegin())
+	got, err := machine.ReadBegin(s.db)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+func TestSearchFindsTheFirstEntryThatIsNotBelow(t *testing.T) {
+	s := newStory(t, 1)
+	for range 100 {
+		s.send(0, 1, "")
+	}
+	s.trim(0, 20, 10)
+	require.NoError(t, s.m.Commit())
+	v, err := machine.OpenView(s.db)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, v.Close()) }()
+	s.send(0, 50, "") // not in the view
+	require.NoError(t, s.m.Commit())
+	ends, err := v.Queues(1)
+	require.NoError(t, err)
+	require.Equal(t, []keyspace.Ends{{Min: 20, Kept: 10, Next: 100}}, ends)
+	q := keyspace.Queue{Topic: 1}
+	entries := map[mq.QueueOffset]keyspace.Entry{}
+	for offset := mq.QueueOffset(10); offset < 100; offset++ {
+		entries[offset], err = v.Entry(q, offset)
+		require.NoError(t, err)
+	}
+	for low := mq.QueueOffset(10); low <= 100; low += 7 {
+		for want := low; want <= 100; want++ {
+			reads := 0
+			got, first, err := v.Search(q, low, 100, func(e *keyspace.Entry) bool {
+				reads++
+				return want == 100 || e.StoreTime < entries[want].StoreTime
+			})
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.Equal(t, entries[want], first)
+			require.LessOrEqual(t, reads, 14)
+			if want == low && low < 100 {
+				require.Equal(t, 1, reads, "what is near is found at once")
+			}
+		}
+	}
+	_, err = v.Entry(q, 9)
+	require.ErrorIs(t, err, keyspace.ErrCorrupt)
+	none, err := v.Queues(7)
+	require.NoError(t, err)
+	require.Empty(t, none)
+}
+
+func TestDeliveriesOfAViewAreThoseOfTheRanges(t *testing.T) {
+	s := newStory(t, 3)
+	for q := range mq.QueueID(3) {
+		s.send(q, 20, "")
+	}
+	got, id := s.pop(command.Pop{Max: 60})
+	require.Len(t, got.Popped, 60)
+	s.apply(command.KindAck, &command.Ack{Time: s.tick(), Topic: 1, Group: 1, Leases: []command.LeaseRef{{Queue: 1, Offset: 5, PopID: id}}})
+	require.NoError(t, s.m.Commit())
+	v, err := machine.OpenView(s.db)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, v.Close()) }()
+	groups, err := v.Subscribers(func(id mq.TopicID) bool { return id == 1 })
+	require.NoError(t, err)
+	require.Equal(t, map[mq.TopicID][]mq.GroupID{1: {1}}, groups)
+	var seen []string
+	ranges := []machine.Range{{Queue: 0, Low: 18, High: 30}, {Queue: 1, Low: 3, High: 7}, {Queue: 2, Low: 4, High: 4}}
+	err = v.Deliveries(keyspace.Sub{Group: 1, Topic: 1}, ranges, func(ref keyspace.Ref, l keyspace.Lease) error {
+		require.Equal(t, id, l.PopID)
+		seen = append(seen, fmt.Sprint(ref.Queue, "/", ref.Offset))
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"0/18", "0/19", "1/3", "1/4", "1/6"}, seen)
+}

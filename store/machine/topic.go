@@ -64,6 +64,7 @@ func (m *Machine) applyTopic(rec Record) error {
 	} else if t.Version >= c.Version {
 		return nil
 	}
+	m.Effects.Topics = true
 	c.Queues = max(c.Queues, t.Queues) // what is stored stays readable
 	t.Topic = c
 	if t.queues != nil {
@@ -79,7 +80,7 @@ func (m *Machine) loadQueues(t *topic) error {
 	if t.queues != nil {
 		return nil
 	}
-	ends, err := ReadQueues(m.db, t.ID, t.Queues)
+	ends, err := readQueues(m.db, t.ID, t.Queues)
 	if err != nil {
 		return err
 	}
@@ -91,9 +92,8 @@ func (m *Machine) loadQueues(t *topic) error {
 	return nil
 }
 
-// ReadQueues returns the ends of the first n queues of a topic as views has them. It
-// may be called from any goroutine, with a snapshot too.
-func ReadQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, error) {
+// readQueues returns the ends of the n queues of a topic.
+func readQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, error) {
 	queues := make([]keyspace.Ends, n)
 	lower := keyspace.AppendTopicEndsPrefix(nil, id)
 	err := scan(views, lower, keyspace.Next(append([]byte(nil), lower...)), func(k, v []byte) error {
@@ -118,7 +118,7 @@ func ReadQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, e
 		return nil, err
 	}
 	for i := range queues {
-		next, err := behindLast(it, keyspace.Queue{Topic: id, Queue: mq.QueueID(i)})
+		next, err := behindLast(it, keyspace.Queue{Topic: id, Queue: mq.QueueID(i)}, queues[i].Kept)
 		if err != nil {
 			return nil, errors.Join(err, it.Close())
 		}
@@ -127,11 +127,13 @@ func ReadQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, e
 	return queues, it.Close()
 }
 
-// behindLast returns the offset behind the last entry of the queue, 0 without one.
-// What cannot be read must not pass for an empty queue: its next message would get
-// an offset that is taken.
-func behindLast(it *pebble.Iterator, q keyspace.Queue) (mq.QueueOffset, error) {
-	if !it.SeekLT(keyspace.Next(keyspace.AppendQueuePrefix(nil, q))) {
+// behindLast returns the offset behind the last entry of the queue, 0 without one from
+// offset kept on: what is below is not looked at, and no tombstone stepped over. What
+// cannot be read must not pass for an empty queue: its next message would get an offset
+// that is taken.
+func behindLast(it *pebble.Iterator, q keyspace.Queue, kept mq.QueueOffset) (mq.QueueOffset, error) {
+	limit := keyspace.AppendEntryKey(nil, q, kept)
+	if it.SeekLTWithLimit(keyspace.Next(keyspace.AppendQueuePrefix(nil, q)), limit) != pebble.IterValid {
 		return 0, it.Error()
 	}
 	found, offset, err := keyspace.DecodeEntryKey(it.Key())
@@ -165,7 +167,7 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	delete(m.topics, c.ID)
-	m.Effects.Gone = true
+	m.Effects.Gone, m.Effects.Topics = true, true
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Topic == c.ID })
 }
 

@@ -164,14 +164,14 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 	if !found || popID != 0 && u.Lease.PopID != popID {
 		return fmt.Errorf("message at offset %d of queue %d: %w", ref.Offset, ref.Queue, mq.ErrLeaseEnded)
 	}
-	if u.Missing {
-		s.stats.lost.Add(1)
-		s.logger.Warn("used-up message is no longer stored", "topic", u.Topic.String(), "group", u.Group.String(), "queue", ref.Queue, "offset", ref.Offset)
-		_, err := s.Ack(ctx, ref.Topic, ref.Group, []command.LeaseRef{{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}})
-		return err
-	}
 	buf := make([]byte, u.Entry.Size)
-	if err := s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos)); err != nil {
+	if !u.Missing {
+		err = s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos))
+	}
+	if u.Missing || errors.Is(err, commitlog.ErrTrimmed) {
+		return s.settleLost(ref.Topic, ref.Group, []command.LeaseRef{{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}})
+	}
+	if err != nil {
 		return err
 	}
 	msg, err := command.DecodeMessage(buf)

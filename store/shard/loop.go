@@ -236,6 +236,11 @@ func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Enco
 // and group. It reports false when there is nothing to do or the request is
 // refused; then r is to be answered with the refusal.
 func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
+	if r.kind != command.KindPop { // it may have nothing to write
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
+		}
+	}
 	if r.topic != nil {
 		if refusal, err := s.register(rd, r.topic); refusal != nil || err != nil {
 			return false, refusal, err
@@ -256,6 +261,11 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if r.kind == command.KindPop && r.pop.After == 0 && !rd.expires {
 		if may, err := s.machine.MayPop(r.pop.Group, r.pop.Topic); !may || err != nil {
 			return false, nil, err
+		}
+	}
+	if r.kind == command.KindPop {
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
 		}
 	}
 	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
@@ -323,6 +333,9 @@ func (s *Shard) wake() {
 	s.waiters.ready(e.Ready)
 	if e.Gone {
 		s.waiters.wakeAll()
+	}
+	if e.Topics {
+		s.topics.Add(1)
 	}
 	if len(e.UsedUp) > 0 {
 		signal(s.usedUp)

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -39,18 +40,26 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 	if r.Max < 1 || r.Max > math.MaxInt32 || r.Invisible <= 0 {
 		return nil, fmt.Errorf("receive of %d messages for %s: %w", r.Max, r.Invisible, mq.ErrInvalid)
 	}
-	popped, popID, err := s.pop(ctx, r)
-	if err == nil && len(popped) == 0 && r.Wait > 0 {
-		popped, popID, err = s.wait(ctx, r)
+	end := time.Now().Add(r.Wait)
+	for {
+		popped, popID, err := s.pop(ctx, r)
+		if err == nil && len(popped) == 0 && r.Wait > 0 {
+			popped, popID, err = s.wait(ctx, r)
+		}
+		if err != nil || len(popped) == 0 {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			s.giveBack(r, popped, popID)
+			return nil, context.Cause(ctx)
+		}
+		deliveries, err := s.read(r, popped, popID)
+		if len(deliveries) > 0 || err != nil {
+			return deliveries, err
+		}
+		// All of it was dropped from the log meanwhile.
+		r.Wait = max(time.Until(end), 0)
 	}
-	if err != nil || len(popped) == 0 {
-		return nil, err
-	}
-	if ctx.Err() != nil {
-		s.giveBack(r, popped, popID)
-		return nil, context.Cause(ctx)
-	}
-	return s.read(r, popped, popID)
 }
 
 // wait parks the receive until there is something for it.
@@ -137,10 +146,12 @@ const (
 )
 
 // read reads the popped messages from the log, neighbours in one read. A message
-// that cannot be read stays leased and comes back; the others are delivered.
+// that cannot be read stays leased and comes back; the others are delivered. What the
+// log has dropped is lost, and settled; it may be all.
 func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]mq.Delivery, error) {
 	deliveries := make([]mq.Delivery, 0, len(popped))
 	var failed error
+	var lost []command.LeaseRef
 	for i := 0; i < len(popped); {
 		run := neighbours(popped[i:])
 		i += len(run)
@@ -152,7 +163,10 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 				// No read crosses the end of a segment, and one bad place must
 				// not take its neighbours along: each message by itself.
 				var alone error
-				if single, alone = s.fetch(run[j : j+1]); alone != nil {
+				if single, alone = s.fetch(run[j : j+1]); errors.Is(alone, commitlog.ErrTrimmed) {
+					lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
+					continue
+				} else if alone != nil {
 					failed = s.unreadable(p, alone)
 					continue
 				}
@@ -174,10 +188,27 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			})
 		}
 	}
+	if len(lost) > 0 {
+		if err := s.settleLost(r.Topic.ID, r.Group.ID, lost); err != nil {
+			failed = err
+		}
+	}
 	if len(deliveries) == 0 {
 		return nil, failed
 	}
 	return deliveries, nil
+}
+
+// settleLost ends deliveries whose messages the log has dropped.
+func (s *Shard) settleLost(topic mq.TopicID, group mq.GroupID, lost []command.LeaseRef) error {
+	s.stats.lost.Add(uint64(len(lost)))
+	s.logger.Warn("messages dropped before they were delivered", "topic_id", topic, "group_id", group, "messages", len(lost))
+	req := s.newRequest(command.KindAck)
+	req.internal = true
+	req.ack = command.Ack{Topic: topic, Group: group, Leases: lost}
+	// Whoever waits for the receive may be gone; the deliveries are over all the same.
+	_, err := s.settle(context.Background(), req)
+	return err
 }
 
 // neighbours returns the messages from the first on that one read should fetch.

@@ -26,6 +26,8 @@ type request struct {
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
 	trim        command.Trim
+	drop        command.Drop
+	internal    bool // the shard's own: not counted as somebody's call
 
 	res  machine.Result
 	err  error
@@ -105,6 +107,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindTrim:
 		r.trim.Time = now
 		return &r.trim
+	case command.KindDrop:
+		r.drop.Time = now
+		return &r.drop
 	}
 	panic("BUG: request of kind " + r.kind.String())
 }

@@ -99,6 +99,10 @@ type Shard struct {
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 
+	topics  atomic.Uint64           // grows when a topic is registered, changed or deleted
+	disk    atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
+	crowded chan struct{}           // capacity 1: there may be less room than is known
+
 	closing  chan struct{} // closed when Close begins
 	stop     chan struct{} // closed when the loop must end
 	running  sync.WaitGroup
@@ -135,6 +139,7 @@ func Open(opts Options) (*Shard, error) {
 		viewsMoved: make(chan struct{}, 1),
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
+		crowded:    make(chan struct{}, 1),
 		closing:    make(chan struct{}),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -142,6 +147,11 @@ func Open(opts Options) (*Shard, error) {
 	if err := s.open(); err != nil {
 		close(s.closing) // lets a flush go that failed and is held
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
+	}
+	if opts.Retention.Enabled() {
+		r := &retainer{s: s, begin: s.machine.LogBegin()}
+		r.measure() // before the first send
+		s.running.Go(func() { s.retain(r) })
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
@@ -155,15 +165,25 @@ func (s *Shard) open() (err error) {
 	if err := MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
-	reach, err := Applied(s.opts.FS, s.opts.Dir)
+	reach, err := ReadReach(s.opts.FS, s.opts.Dir)
 	if err != nil {
 		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	s.log, err = commitlog.Open(commitlog.Options{
-		Reach: reach,
+		Reach: commitlog.Pos(reach.State.Pos),
 		FS:    s.opts.FS, Dir: LogDir(s.opts.FS, s.opts.Dir),
 		SegmentSize: s.opts.SegmentSize, ZeroFill: s.opts.ZeroFill, Logger: s.logger,
 	})
+	if err != nil {
+		return err
+	}
+	first := s.log.Segments()[0]
+	if reach.State.Index > 0 {
+		err = reach.CheckBegin(first)
+	}
+	if err == nil {
+		err = reach.checkRebuild(ViewsDir(s.opts.FS, s.opts.Dir), first)
+	}
 	if err != nil {
 		return err
 	}
@@ -183,6 +203,7 @@ func (s *Shard) open() (err error) {
 		return err
 	}
 	s.clock = newClock(s.machine.State().Time)
+	s.topics.Store(1) // a retainer knows none
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
@@ -81,22 +82,68 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 }
 
-// Applied returns the log position that the views on disk of the shard in dir have
-// applied, 0 without views. Nobody may have the shard open. A log that ends earlier
-// has lost durable records: its end must not be taken for a torn tail and cut.
-func Applied(fsys vfs.FS, dir string) (commitlog.Pos, error) {
+// A Reach says what the views on disk of a shard have applied, and where they let the
+// log begin. The zero Reach is that of views that are not there.
+type Reach struct {
+	State keyspace.State
+	Begin keyspace.Begin
+}
+
+// ReadReach returns the reach of the views of the shard in dir. Nobody may have the
+// shard open. A log that ends before State.Pos has lost durable records: its end must
+// not be taken for a torn tail and cut. One that begins after Begin has lost segments.
+func ReadReach(fsys vfs.FS, dir string) (r Reach, err error) {
 	if _, err := fsys.Stat(ViewsDir(fsys, dir)); errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return r, nil
 	}
 	db, err := ReadViews(fsys, dir)
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return 0, nil
+		return r, nil
 	}
 	if err != nil {
-		return 0, err
+		return r, err
 	}
-	state, err := machine.ReadState(db)
-	return commitlog.Pos(state.Pos), errors.Join(err, db.Close())
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if r.State, err = machine.ReadState(db); err == nil {
+		r.Begin, err = machine.ReadBegin(db)
+	}
+	return r, err
+}
+
+// Applied returns the log position that the views on disk of the shard in dir have
+// applied, 0 without views, see ReadReach.
+func Applied(fsys vfs.FS, dir string) (commitlog.Pos, error) {
+	r, err := ReadReach(fsys, dir)
+	return commitlog.Pos(r.State.Pos), err
+}
+
+// CheckBegin returns an error when the log, whose oldest segment is first, has lost
+// segments at its beginning.
+func (r Reach) CheckBegin(first commitlog.SegmentInfo) error {
+	if first.FirstIndex <= max(r.Begin.Index, 1) {
+		return nil
+	}
+	missing := "the segments before it are missing"
+	if r.Begin.Index > 0 {
+		missing = fmt.Sprintf("the log was dropped up to record %d only: the segments between are missing", r.Begin.Index)
+	}
+	return &commitlog.CorruptionError{
+		File: first.File, Reason: fmt.Sprintf("it is the oldest segment and begins with record %d: %s", first.FirstIndex, missing),
+	}
+}
+
+// checkRebuild returns an error when the views in dir are not there, or have fallen
+// behind, and the log, whose oldest segment is first, does not reach back far enough.
+func (r Reach) checkRebuild(views string, first commitlog.SegmentInfo) error {
+	if r.State.Index+1 >= first.FirstIndex {
+		return nil
+	}
+	have := "are missing or empty"
+	if r.State.Index > 0 {
+		have = fmt.Sprintf("have applied records up to %d", r.State.Index)
+	}
+	return fmt.Errorf("the views in %s %s, and the log, whose oldest segment is %s, begins with record %d: "+
+		"views cannot be rebuilt from a log that was trimmed", views, have, first.File, first.FirstIndex)
 }
 
 // ReadViews opens the views of the shard in dir for reading only; the caller closes
@@ -200,6 +247,16 @@ func (o orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	return o.FS.Create(name, category)
 }
 
+// GetDiskUsage implements vfs.FS. Pebble asks in order to pace its deletions, and would
+// report an error here like a failed write; it goes without.
+func (o orderedFS) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	usage, err := o.FS.GetDiskUsage(path)
+	if err != nil {
+		err = vfs.ErrUnsupported
+	}
+	return usage, err
+}
+
 // Unwrap implements vfs.FS.
 func (o orderedFS) Unwrap() vfs.FS { return o.FS }
 
@@ -224,18 +281,10 @@ func (l viewsLogger) Fatalf(format string, args ...any) {
 
 // replay applies what the log has and the views have not.
 func (s *Shard) replay() error {
-	// Nothing drops segments: a log that does not begin with the first record
-	// has lost some.
-	if first := s.log.Segments()[0]; first.FirstIndex != 1 {
-		return &commitlog.CorruptionError{
-			File:   first.File,
-			Reason: fmt.Sprintf("it is the oldest segment and begins with record %d: the segments before it are missing", first.FirstIndex),
-		}
-	}
 	state := s.machine.State()
 	from := commitlog.Pos(state.Pos)
-	if state.Index == 0 {
-		from = s.log.First()
+	if first := s.log.Segments()[0]; state.Index+1 == first.FirstIndex {
+		from = first.First // also when the record before was the last of a dropped segment
 	}
 	if from > s.log.Appended() || state.Index > s.log.LastIndex() {
 		return &commitlog.CorruptionError{
