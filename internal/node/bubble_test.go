@@ -90,12 +90,17 @@ func asTester(ctx context.Context) context.Context {
 func (b *bubbleNode) send(t *testing.T, topic string, bodies ...string) {
 	t.Helper()
 	for _, body := range bodies {
-		resp, err := b.rmq.SendMessage(asTester(t.Context()), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
-			Topic: &rmqpb.Resource{Name: topic}, Body: []byte(body), SystemProperties: &rmqpb.SystemProperties{MessageId: body},
-		}}})
-		require.NoError(t, err)
-		require.Equal(t, rmqpb.Code_OK, resp.GetStatus().GetCode(), resp)
+		require.Equal(t, rmqpb.Code_OK, b.trySend(t, topic, body).GetCode())
 	}
+}
+
+func (b *bubbleNode) trySend(t *testing.T, topic, body string) *rmqpb.Status {
+	t.Helper()
+	resp, err := b.rmq.SendMessage(asTester(t.Context()), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
+		Topic: &rmqpb.Resource{Name: topic}, Body: []byte(body), SystemProperties: &rmqpb.SystemProperties{MessageId: body},
+	}}})
+	require.NoError(t, err)
+	return resp.GetStatus()
 }
 
 // receive returns what is there for the group, until nothing comes any more.
