@@ -1,6 +1,7 @@
 package mq
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -127,6 +128,10 @@ type Receive struct {
 	Wait time.Duration
 	// AutoRenew is noted in the leases.
 	AutoRenew bool
+	// Reserve is asked once messages are found and before they are read into
+	// memory, with the bytes they take there. It may wait. Its error gives the
+	// messages back, uncounted, and is that of the receive. Nil: nobody is asked.
+	Reserve func(ctx context.Context, bytes int) error
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

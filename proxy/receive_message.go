@@ -41,13 +41,17 @@ const (
 // TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN,
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
-// to poll and nothing is ready, TOO_MANY_REQUESTS.
+// to poll and nothing is ready, TOO_MANY_REQUESTS (also when so much is on its way
+// to consumers that do not read that no more is read into memory).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
 // that could not be written to the client.
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	ctx := stream.Context()
 	c, r, err := s.receiveOf(ctx, req)
+	memory := share{budget: s.budget}
+	defer memory.release()
+	r.Reserve = memory.reserve
 	var got []mq.Delivery
 	if err == nil {
 		got, err = s.receive(ctx, c, r)

@@ -98,7 +98,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
-		"--max-connections=7", "--shutdown-timeout=8s",
+		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
 		"--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
@@ -111,7 +111,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		},
 		Flush:       Flush{Mode: FlushAsync, Interval: time.Second},
 		SegmentSize: 2 << 30, AutoCreateTopics: true, DefaultQueues: 3,
-		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
+		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20, DeliveryMemory: 8 << 20,
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 		Log:   Log{Level: slog.LevelDebug, Format: LogJSON},

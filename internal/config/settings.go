@@ -52,6 +52,7 @@ func settings(c *Config) []setting {
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
 		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
+		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
 		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},
 		{"shutdown_timeout", "shutdown-timeout", "`time` that calls under way get when the server stops", span(&c.ShutdownTimeout)},

@@ -182,7 +182,7 @@ func (n *node) buildServer() (err error) {
 	}
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: n.store, Router: n.router, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
+		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: int64(n.cfg.DeliveryMemory), MaxPolling: n.cfg.LongPollingMax,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
 	})

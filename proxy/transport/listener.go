@@ -137,15 +137,27 @@ type LocalAddr struct {
 // Advertised returns what the listener advertises that a call has come through,
 // or nothing.
 func Advertised(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok {
-		if at, ok := p.LocalAddr.(*LocalAddr); ok {
-			return at.Advertise
-		}
+	if at := arrival(ctx); at != nil {
+		return at.Advertise
 	}
 	return ""
 }
 
-// Cut closes the connection, so that everything ends that is under way on it. It
-// is for peers that take nothing any more: gRPC keeps what it could not send for
-// as long as the connection lives.
-func (a *LocalAddr) Cut() { a.conn.Close() }
+func arrival(ctx context.Context) *LocalAddr {
+	if p, ok := peer.FromContext(ctx); ok {
+		if at, ok := p.LocalAddr.(*LocalAddr); ok {
+			return at
+		}
+	}
+	return nil
+}
+
+// Cut closes the connection that a call has come over, if it was accepted by a
+// Listener, so that everything ends that is under way on it. It is for peers that
+// take nothing any more: gRPC keeps what it could not send for as long as the
+// connection lives.
+func Cut(ctx context.Context) {
+	if at := arrival(ctx); at != nil {
+		at.conn.Close()
+	}
+}

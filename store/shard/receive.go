@@ -24,11 +24,7 @@ const popBytes = 4 << 20
 // full reports whether popped is as much as one receive gets, so that there may
 // be more.
 func full(r mq.Receive, popped []machine.Popped) bool {
-	bytes := 0
-	for _, p := range popped {
-		bytes += int(p.Size)
-	}
-	return len(popped) == r.Max || bytes >= popBytes
+	return len(popped) == r.Max || sizeOf(popped) >= popBytes
 }
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
@@ -50,7 +46,21 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 		s.giveBack(r, popped, popID)
 		return nil, context.Cause(ctx)
 	}
+	if r.Reserve != nil {
+		if err := r.Reserve(ctx, sizeOf(popped)); err != nil {
+			s.giveBack(r, popped, popID)
+			return nil, err
+		}
+	}
 	return s.read(r, popped, popID)
+}
+
+// sizeOf returns the bytes that the messages take.
+func sizeOf(popped []machine.Popped) (bytes int) {
+	for _, p := range popped {
+		bytes += int(p.Size)
+	}
+	return bytes
 }
 
 // wait parks the receive until there is something for it.
