@@ -36,6 +36,7 @@ type Options struct {
 	SegmentSize   int64
 	ZeroFill      int64
 	CacheSize     int64
+	Interrupt     <-chan struct{}
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -74,7 +75,7 @@ func Open(opts Options) (*Store, error) {
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
-			Logger: opts.Logger, OnFailure: opts.OnFailure,
+			Interrupt: opts.Interrupt, Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())

@@ -42,11 +42,15 @@ const (
 )
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
-// in order. ready is called once, when clients can be served. An error says why
+// in order; a recovery ends with ctx too. ready is called once, when clients can be served. An error says why
 // the node did not start, or what went wrong while it stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
 	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
-	if err := n.start(); err != nil {
+	if err := n.start(ctx.Done()); err != nil {
+		if errors.Is(err, shard.ErrInterrupted) {
+			logger.Info("stopped before it had recovered")
+			err = nil
+		}
 		return errors.Join(err, n.stop())
 	}
 	ready(n.info())
@@ -86,7 +90,7 @@ type node struct {
 
 // start opens everything from the bottom up. The HTTP port answers first, so
 // that a long recovery can be told from a hanging process.
-func (n *node) start() (err error) {
+func (n *node) start(interrupt <-chan struct{}) (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
@@ -105,7 +109,7 @@ func (n *node) start() (err error) {
 	}
 	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
 	n.serveHTTP()
-	if err := n.openTiers(); err != nil {
+	if err := n.openTiers(interrupt); err != nil {
 		return err
 	}
 	if err := n.buildServer(); err != nil {
@@ -148,7 +152,7 @@ func (n *node) serve(name string, fn func() error) {
 	})
 }
 
-func (n *node) openTiers() (err error) {
+func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 	flush := shard.FlushSync
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
@@ -156,7 +160,7 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		OnFailure: n.notServing,
+		Interrupt: interrupt, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -203,6 +207,26 @@ func (n *node) buildServer() (err error) {
 	return nil
 }
 
+// drain ends the calls of clients.
+func (n *node) drain() {
+	n.proxy.Drain()
+	stopped := make(chan struct{})
+	go func() {
+		n.grpcServer.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(n.cfg.ShutdownTimeout)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+		return
+	case <-timer.C:
+	}
+	n.logger.Warn("calls under way are cut off", "after", n.cfg.ShutdownTimeout, "connections", n.connections.Open())
+	n.grpcServer.Stop()
+	<-stopped
+}
+
 // ready says why the node cannot serve, or nil.
 func (n *node) ready() error {
 	if !n.recovered.is() {
@@ -218,28 +242,20 @@ func (n *node) ready() error {
 
 // stop takes the node apart from the top down:
 //  1. health says so, that balancers go elsewhere;
-//  2. waiting receives and Telemetry streams end, calls under way finish, then
-//     connections close;
-//  3. the proxy ends its background work;
-//  4. the store and the router flush and close.
+//  2. waiting receives end empty, and Telemetry and health streams end; no
+//     connection is accepted, those that serve nothing yet are closed, the others
+//     are told to go (GOAWAY); calls under way finish and are answered;
+//  3. after ShutdownTimeout, what is left is cut off;
+//  4. the proxy ends its background work;
+//  5. the store and the router flush and close.
 func (n *node) stop() error {
-	close(n.draining)
 	var errs []error
 	if n.grpcServer != nil {
 		n.health.Shutdown()
-		n.proxy.Drain()
-		stopped := make(chan struct{})
-		go func() {
-			n.grpcServer.GracefulStop()
-			close(stopped)
-		}()
-		select {
-		case <-stopped:
-		case <-time.After(n.cfg.ShutdownTimeout):
-			n.logger.Warn("calls under way were cut off", "after", n.cfg.ShutdownTimeout)
-			n.grpcServer.Stop()
-			<-stopped
-		}
+		close(n.draining)
+		n.drain()
+	} else {
+		close(n.draining)
 	}
 	if n.proxy != nil {
 		n.proxy.Close()
