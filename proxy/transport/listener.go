@@ -57,7 +57,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: raw, listener: l}
 		c.local = LocalAddr{Addr: raw.LocalAddr(), Advertise: l.opts.Advertise, conn: c}
 		if !l.started(c) {
-			c.Close()
+			_ = c.Close()
 			return nil, net.ErrClosed
 		}
 		return c, nil
@@ -73,7 +73,7 @@ func (l *Listener) Close() error {
 	l.mu.starting = nil
 	l.mu.Unlock()
 	for c := range starting {
-		c.Close()
+		_ = c.Close() // there is nobody to tell
 	}
 	return l.Listener.Close()
 }
