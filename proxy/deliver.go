@@ -31,19 +31,28 @@ const (
 // written goes back uncounted. What was written may have been seen, and counts; it
 // comes back soon if the server renews it or the SDK drops it all the same.
 func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Delivery, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
-	sent := 0
+	sent, pool := 0, s.frames
+	out := s.outgoing(ctx, c, got)
+	if out != nil {
+		pool = out
+		defer out.stop()
+	}
 	err := sendStatus(stream, ok())
 	for err == nil && sent < len(got) {
 		// A send does not fail while the connection has room for more.
 		if err = ended(ctx); err != nil {
 			break
 		}
-		if err = stream.SendMsg(s.frame(r, &got[sent])); err == nil {
+		if err = stream.SendMsg(s.frame(r, &got[sent], pool)); err == nil {
 			sent++
+			out.progress()
 		}
 	}
 	if err == nil {
 		err = sendTimestamp(stream)
+	}
+	if err == nil {
+		out.drain(ctx)
 	}
 	if err == nil {
 		err = ended(ctx)
@@ -83,7 +92,7 @@ func ended(ctx context.Context) error {
 
 // frame returns the encoded response that holds one message. It copies the
 // stored bytes once, into a buffer that gRPC gives back after writing.
-func (s *Server) frame(r receive, d *mq.Delivery) any {
+func (s *Server) frame(r receive, d *mq.Delivery, pool mem.BufferPool) any {
 	const frameOverhead = 512 // receipt handle, topic, host and times, in most cases
 	fields := wire.DeliveryFields{
 		ReceiptHandle: receipt.Encode(d.Lease), StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible,
@@ -92,9 +101,9 @@ func (s *Server) frame(r receive, d *mq.Delivery) any {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		return transport.RawMessage(wire.AppendDelivery(nil, r.Topic.Resource, d, fields))
 	}
-	buf := s.frames.Get(size)
+	buf := pool.Get(size)
 	*buf = wire.AppendDelivery((*buf)[:0], r.Topic.Resource, d, fields)
-	return mem.BufferSlice{mem.NewBuffer(buf, s.frames)}
+	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 
 // giveBack returns messages that never reached the client. They are visible

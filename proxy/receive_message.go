@@ -43,13 +43,17 @@ const (
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
-// in flight as it may, or too many receives wait).
+// in flight as it may, too many receives wait, or so much is on its way to consumers
+// that do not read that no more is read into memory).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
 // that could not be written to the client.
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
+	memory := share{budget: s.budget}
+	defer memory.release()
+	r.Reserve = memory.reserve
 	var got []mq.Delivery
 	if err == nil {
 		got, err = s.receive(ctx, c, r)

@@ -59,6 +59,9 @@ type Options struct {
 	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
 	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
+	// DeliveryMemory bounds the stored bytes of messages that are on their way to
+	// consumers: 256 MiB by default. Receives that find more wait.
+	DeliveryMemory int64
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
 	// InFlight is how many messages of one queue a group may have under lease; 0:
@@ -94,6 +97,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxBatchSize == 0 {
 		o.MaxBatchSize = max(32<<20, o.MaxBodySize)
 	}
+	if o.DeliveryMemory == 0 {
+		o.DeliveryMemory = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -115,6 +121,7 @@ type Server struct {
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
+	budget    *budget        // of bytes in deliveries
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -132,6 +139,7 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.budget = newBudget(opts.DeliveryMemory)
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)

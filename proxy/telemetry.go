@@ -68,6 +68,7 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	for {
 		select {
 		case cmd := <-t.out.Commands():
+			t.out.Took(cmd)
 			if err := stream.Send(cmd); err != nil {
 				return err
 			}

@@ -39,6 +39,7 @@ type Options struct {
 	CacheSize     int64
 	MaxWaiting    int
 	Retention     shard.Retention
+	Interrupt     <-chan struct{}
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -77,7 +78,7 @@ func Open(opts Options) (*Store, error) {
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize, MaxWaiting: opts.MaxWaiting,
-			Retention: opts.Retention, Logger: opts.Logger, OnFailure: opts.OnFailure,
+			Retention: opts.Retention, Interrupt: opts.Interrupt, Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())

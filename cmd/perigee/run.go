@@ -18,6 +18,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitSignaled is that of a process that a second signal has ended at once.
+	exitSignaled = 130
 )
 
 // run runs one command line, the name of the program first, and returns its exit

@@ -59,6 +59,9 @@ type Config struct {
 	MaxRecvSize Size
 	// MaxBodySize is the largest body of a message (max_body_size).
 	MaxBodySize Size
+	// DeliveryMemory bounds the messages that are on their way to consumers at once
+	// (delivery_memory). They take up to twice as much memory.
+	DeliveryMemory Size
 	// LongPollingMax is the longest time an empty receive waits (long_polling_max).
 	LongPollingMax time.Duration
 	// InFlightLimit is how many messages of one queue a consumer group may have
@@ -234,6 +237,7 @@ func Default() Config {
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,
 		MaxBodySize:      4 << 20,
+		DeliveryMemory:   256 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
 		ShutdownTimeout:  30 * time.Second,

@@ -99,7 +99,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
-		"--max-connections=7", "--shutdown-timeout=8s",
+		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
 		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
@@ -117,7 +117,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 			Disk: DiskRetention{Clean: Watermark{Percent: 50}, Force: Watermark{Free: 20 << 30}, Refuse: Watermark{Percent: 99.5}},
 		},
 		AutoCreateTopics: true, DefaultQueues: 3,
-		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
+		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20, DeliveryMemory: 8 << 20,
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 

@@ -58,6 +58,7 @@ func settings(c *Config) []setting {
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
 		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
+		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
 		{"in_flight_limit", "in-flight-limit", "`number` of messages of a queue a group may have under lease; 0: no limit", integer(&c.InFlightLimit)},
 		{"max_waiting_receives", "max-waiting-receives", "`number` of receives that may wait for messages; 0: no limit", integer(&c.MaxWaitingReceives)},

@@ -25,6 +25,9 @@ const (
 	maxRenew        = mq.MaxRetryDelay
 	maxCount        = 1_000_000_000
 	maxConnections  = 10_000_000
+	// A receive may find 4 MiB.
+	minDeliveryMemory = 4 << 20
+	maxDeliveryMemory = 1 << 40
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
@@ -231,6 +234,9 @@ func (c Config) validateSizes() error {
 	}
 	if err := within("max_body_size", c.MaxBodySize, 1, c.MaxRecvSize-recvHeadroom); err != nil {
 		return fmt.Errorf("%w (64KiB below max_recv_size)", err)
+	}
+	if err := within("delivery_memory", c.DeliveryMemory, minDeliveryMemory, maxDeliveryMemory); err != nil {
+		return err
 	}
 	if c.MaxBodySize > c.SegmentSize-segmentHeadroom {
 		return invalid("segment_size", c.SegmentSize, "must be 64KiB above max_body_size or more")

@@ -43,11 +43,15 @@ const (
 )
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
-// in order. ready is called once, when clients can be served. An error says why
+// in order; a recovery ends with ctx too. ready is called once, when clients can be served. An error says why
 // the node did not start, or what went wrong while it stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
 	n := newNode(cfg, logger)
-	if err := n.start(); err != nil {
+	if err := n.start(ctx.Done()); err != nil {
+		if errors.Is(err, shard.ErrInterrupted) {
+			logger.Info("stopped before it had recovered")
+			err = nil
+		}
 		return errors.Join(err, n.stop())
 	}
 	ready(n.info())
@@ -93,13 +97,13 @@ type node struct {
 
 // start opens the ports and then everything behind them from the bottom up. The
 // ports answer first, so that a long recovery can be told from a hanging process.
-func (n *node) start() error {
+func (n *node) start(interrupt <-chan struct{}) error {
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	if err := n.open(background); err != nil {
 		return err
 	}
-	return n.recoverTiers(background)
+	return n.recoverTiers(background, interrupt)
 }
 
 // open opens the ports. Health says that the node does not serve yet. What it
@@ -134,9 +138,9 @@ func (n *node) open(background context.Context) (err error) {
 }
 
 // recoverTiers opens the tiers and lets the calls in. What it starts ends with
-// background.
-func (n *node) recoverTiers(background context.Context) error {
-	if err := n.openTiers(); err != nil {
+// background; the recovery ends with interrupt.
+func (n *node) recoverTiers(background context.Context, interrupt <-chan struct{}) error {
+	if err := n.openTiers(interrupt); err != nil {
 		return err
 	}
 	n.late.set(n.store, n.router)
@@ -171,7 +175,7 @@ func (n *node) serve(name string, fn func() error) {
 	})
 }
 
-func (n *node) openTiers() (err error) {
+func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 	flush := shard.FlushSync
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
@@ -180,7 +184,7 @@ func (n *node) openTiers() (err error) {
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
-		Logger: n.logger, OnFailure: n.notServing,
+		Interrupt: interrupt, Logger: n.logger, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -210,7 +214,7 @@ func (n *node) buildServer() (err error) {
 	}
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
+		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: int64(n.cfg.DeliveryMemory), MaxPolling: n.cfg.LongPollingMax,
 		InFlight:       n.cfg.InFlightLimit,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
@@ -233,6 +237,26 @@ func (n *node) buildServer() (err error) {
 	return nil
 }
 
+// drain ends the calls of clients.
+func (n *node) drain() {
+	n.proxy.Drain()
+	stopped := make(chan struct{})
+	go func() {
+		n.grpcServer.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(n.cfg.ShutdownTimeout)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+		return
+	case <-timer.C:
+	}
+	n.logger.Warn("calls under way are cut off", "after", n.cfg.ShutdownTimeout, "connections", n.connections.Open())
+	n.grpcServer.Stop()
+	<-stopped
+}
+
 // ready says why the node cannot serve, or nil.
 func (n *node) ready() error {
 	select {
@@ -250,28 +274,20 @@ func (n *node) ready() error {
 
 // stop takes the node apart from the top down:
 //  1. health says so, that balancers go elsewhere;
-//  2. waiting receives and Telemetry streams end, calls under way finish, then
-//     connections close;
-//  3. the proxy ends its background work;
-//  4. the store and the router flush and close.
+//  2. waiting receives end empty, and Telemetry and health streams end; no
+//     connection is accepted, those that serve nothing yet are closed, the others
+//     are told to go (GOAWAY); calls under way finish and are answered;
+//  3. after ShutdownTimeout, what is left is cut off;
+//  4. the proxy ends its background work;
+//  5. the store and the router flush and close.
 func (n *node) stop() error {
-	close(n.draining)
 	var errs []error
 	if n.grpcServer != nil {
 		n.health.Shutdown()
-		n.proxy.Drain()
-		stopped := make(chan struct{})
-		go func() {
-			n.grpcServer.GracefulStop()
-			close(stopped)
-		}()
-		select {
-		case <-stopped:
-		case <-time.After(n.cfg.ShutdownTimeout):
-			n.logger.Warn("calls under way were cut off", "after", n.cfg.ShutdownTimeout)
-			n.grpcServer.Stop()
-			<-stopped
-		}
+		close(n.draining)
+		n.drain()
+	} else {
+		close(n.draining)
 	}
 	if n.proxy != nil {
 		n.proxy.Close()

@@ -57,7 +57,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: raw, listener: l}
 		c.local = LocalAddr{Addr: raw.LocalAddr(), Advertise: l.opts.Advertise, conn: c}
 		if !l.started(c) {
-			c.Close()
+			_ = c.Close()
 			return nil, net.ErrClosed
 		}
 		return c, nil
@@ -73,7 +73,7 @@ func (l *Listener) Close() error {
 	l.mu.starting = nil
 	l.mu.Unlock()
 	for c := range starting {
-		c.Close()
+		_ = c.Close() // there is nobody to tell
 	}
 	return l.Listener.Close()
 }
@@ -137,15 +137,27 @@ type LocalAddr struct {
 // Advertised returns what the listener advertises that a call has come through,
 // or nothing.
 func Advertised(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok {
-		if at, ok := p.LocalAddr.(*LocalAddr); ok {
-			return at.Advertise
-		}
+	if at := arrival(ctx); at != nil {
+		return at.Advertise
 	}
 	return ""
 }
 
-// Cut closes the connection, so that everything ends that is under way on it. It
-// is for peers that take nothing any more: gRPC keeps what it could not send for
-// as long as the connection lives.
-func (a *LocalAddr) Cut() { a.conn.Close() }
+func arrival(ctx context.Context) *LocalAddr {
+	if p, ok := peer.FromContext(ctx); ok {
+		if at, ok := p.LocalAddr.(*LocalAddr); ok {
+			return at
+		}
+	}
+	return nil
+}
+
+// Cut closes the connection that a call has come over, if it was accepted by a
+// Listener, so that everything ends that is under way on it. It is for peers that
+// take nothing any more: gRPC keeps what it could not send for as long as the
+// connection lives.
+func Cut(ctx context.Context) {
+	if at := arrival(ctx); at != nil {
+		at.conn.Close()
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -107,6 +108,6 @@ func TestCutEndsAConnection(t *testing.T) {
 			_, err := heartbeat(t, client)
 			return err == nil
 		}, 10*time.Second, time.Millisecond)
-		svc.caller.Load().LocalAddr.(*LocalAddr).Cut()
+		Cut(peer.NewContext(t.Context(), svc.caller.Load()))
 	}
 }

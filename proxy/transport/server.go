@@ -33,6 +33,11 @@ const (
 	// A connection carries one long poll per assigned queue, and sends. What is
 	// above waits in the client.
 	maxConcurrentStreams = 10_000
+	// Windows: how much a client may send that no handler has taken yet, for each
+	// stream, unless a handler waits for a larger message, and for a connection, which
+	// only needs room for what is under way. gRPC would let the first grow to 16 MiB.
+	streamWindow     = 256 << 10
+	connectionWindow = 16 << 20
 	// The SDKs send under 2 KiB of headers; one of them doubles them per retry.
 	maxHeaderListSize = 64 << 10
 	// Workers keep their grown stacks between calls. When all are in long polls,
@@ -70,6 +75,8 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
 		grpc.MaxRecvMsgSize(c.MaxRecvMsgSize),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
 		grpc.NumStreamWorkers(streamWorkers),
 		experimental.BufferPool(pool),

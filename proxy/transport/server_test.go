@@ -101,6 +101,7 @@ func rawDial(t *testing.T, pipe *bufconn.Listener) rawClient {
 	require.NoError(t, c.WriteSettings())
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	t.Cleanup(func() { conn.Close() })
+	synctest.Wait()
 	return c
 }
 
@@ -152,6 +153,7 @@ func TestSlowFramesAreGivenUpInTime(t *testing.T) {
 					return nil
 				})
 				require.LessOrEqual(t, took, pingAfter+pingTimeout+5*time.Second)
+				synctest.Wait()
 				require.Zero(t, b.limit.Open())
 			})
 		})
@@ -225,6 +227,30 @@ func TestAPeerThatVanishesIsNoticed(t *testing.T) {
 		require.LessOrEqual(t, time.Since(start), pingAfter+pingTimeout)
 		synctest.Wait()
 		require.Zero(t, b.limit.Open())
+	})
+}
+
+func TestWhatAClientMaySendAheadIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		conn, err := b.pipe.Dial()
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write([]byte(http2.ClientPreface))
+		require.NoError(t, err)
+		framer := http2.NewFramer(conn, conn)
+		require.NoError(t, framer.WriteSettings())
+		frame, err := framer.ReadFrame()
+		require.NoError(t, err)
+		settings, ok := frame.(*http2.SettingsFrame)
+		require.True(t, ok)
+		for id, want := range map[http2.SettingID]uint32{
+			http2.SettingInitialWindowSize: streamWindow, http2.SettingMaxConcurrentStreams: maxConcurrentStreams,
+			http2.SettingMaxHeaderListSize: maxHeaderListSize,
+		} {
+			got, ok := settings.Value(id)
+			require.True(t, ok, id)
+			require.Equal(t, want, got, id)
+		}
 	})
 }
 

@@ -79,6 +79,12 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 			s.giveBack(r, got.popped, got.popID)
 			return nil, context.Cause(ctx)
 		}
+		if r.Reserve != nil {
+			if err := r.Reserve(ctx, sizeOf(got.popped)); err != nil {
+				s.giveBack(r, got.popped, got.popID)
+				return nil, err
+			}
+		}
 		deliveries, err := s.read(r, got.popped, got.popID)
 		if len(deliveries) > 0 || err != nil {
 			return deliveries, err
@@ -91,6 +97,14 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 func tooManyInFlight(r mq.Receive) error {
 	return fmt.Errorf("group %s has %d or more messages of topic %s in flight in each queue that has any for it, the limit is %d: %w",
 		r.Group.Resource, r.InFlight, r.Topic.Resource, r.InFlight, mq.ErrTooManyInFlight)
+}
+
+// sizeOf returns the bytes that the messages take.
+func sizeOf(popped []machine.Popped) (bytes int) {
+	for _, p := range popped {
+		bytes += int(p.Size)
+	}
+	return bytes
 }
 
 // wait parks the receive until there is something for it.

@@ -61,6 +61,9 @@ type Options struct {
 	MaxWaiting int
 	// Retention says how long messages are kept: for ever by default.
 	Retention Retention
+	// Interrupt ends Open with ErrInterrupted when it is closed before the log is
+	// replayed. Nothing is lost: the next Open begins where this one did, or later.
+	Interrupt <-chan struct{}
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 	// OnFailure is called once when the shard stops for good, with Err set. It
@@ -90,6 +93,9 @@ func (o Options) withDefaults() Options {
 	o.Logger = o.Logger.With("shard", o.Name)
 	return o
 }
+
+// ErrInterrupted says that Options.Interrupt has ended Open.
+var ErrInterrupted = errors.New("interrupted while the log was replayed")
 
 // Shard is an open shard. Its methods may be called from any goroutine.
 type Shard struct {
@@ -217,6 +223,16 @@ func (s *Shard) open() (err error) {
 	s.clock = newClock(s.machine.State().Time)
 	s.topics.Store(1) // a retainer knows none
 	return nil
+}
+
+// interrupted returns ErrInterrupted if that is so.
+func (s *Shard) interrupted() error {
+	select {
+	case <-s.opts.Interrupt:
+		return ErrInterrupted
+	default:
+		return nil
+	}
 }
 
 // LogDir returns where the log of the shard in dir is.

@@ -265,7 +265,7 @@ func (s *Shard) replay() error {
 		if err := s.machine.Commit(); err != nil {
 			return err
 		}
-		if err := s.Err(); err != nil {
+		if err := errors.Join(s.Err(), s.interrupted()); err != nil {
 			return err
 		}
 		return s.room()
