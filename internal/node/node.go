@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -122,7 +123,7 @@ func (n *node) start() (err error) {
 	}
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
-	if err := n.reconcile(background); err != nil {
+	if err := Reconcile(background, n.store, n.router, filepath.Join(n.cfg.DataDir, routerDir)); err != nil {
 		return err
 	}
 	// The first look comes before the first call, or a deletion in between would
@@ -159,8 +160,21 @@ func (n *node) openTiers() (err error) {
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
 	}
+	n.router, err = router.Open(router.Options{
+		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
+		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
+	})
+	if err != nil {
+		return err
+	}
+	storeDir := filepath.Join(n.cfg.DataDir, StoreDir)
+	// Before the store makes what it misses.
+	if err := CheckPlaced(vfs.Default, storeDir, n.router, n.cfg.Shard); err != nil {
+		return err
+	}
 	n.store, err = store.Open(store.Options{
-		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
+		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
 		OnFailure: n.notServing,
 	})
@@ -168,12 +182,7 @@ func (n *node) openTiers() (err error) {
 		return err
 	}
 	n.metrics.observeStore(n.store)
-	n.router, err = router.Open(router.Options{
-		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
-		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
-	})
-	return err
+	return nil
 }
 
 // notServing makes the health service say that a tier has stopped for good.

@@ -176,7 +176,8 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 	}
 	msg, err := command.DecodeMessage(buf)
 	if err != nil {
-		return err
+		file, offset := s.log.Place(commitlog.Pos(u.Entry.Pos))
+		return fmt.Errorf("%s:%d: %w", file, offset, err)
 	}
 	r := s.newRequest(command.KindDeadLetter)
 	r.topic = &mq.Topic{
