@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ type Checked struct {
 	Revision uint64
 	Topics   []mq.TopicID // in order; without those of dead letters
 	Groups   []mq.GroupID // in order
+	Shards   []string     // that topics are placed on, in order
 	// LastTopic and LastGroup are the greatest ids ever handed out.
 	LastTopic mq.TopicID
 	LastGroup mq.GroupID
@@ -93,11 +95,16 @@ func (c *check) run(e *embedded) error {
 	}
 	s := c.snapshot
 	c.sum.Revision, c.sum.LastTopic, c.sum.LastGroup = s.revision, s.lastTopic, s.lastGroup
+	shards := map[string]bool{}
 	for r, t := range s.topics.all() {
 		if !isDeadLetter(r) {
 			c.sum.Topics = append(c.sum.Topics, t.ID)
 		}
+		for _, placed := range t.Shards {
+			shards[placed.Shard] = true
+		}
 	}
+	c.sum.Shards = slices.Sorted(maps.Keys(shards))
 	for id := range s.groupIDs.all() {
 		c.sum.Groups = append(c.sum.Groups, id)
 	}

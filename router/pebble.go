@@ -15,6 +15,7 @@ import (
 
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
+	"github.com/perigee-mq/perigee/internal/readonly"
 )
 
 // An embedded backend keeps the entries in a Pebble database of their own,
@@ -22,6 +23,7 @@ import (
 type embedded struct {
 	dir    string
 	fs     vfs.FS
+	lock   *pebble.Lock // of dir; nil: Pebble takes it itself
 	db     *pebble.DB
 	guard  *guard // nil until Load
 	logger *pebbleLogger
@@ -29,20 +31,33 @@ type embedded struct {
 
 // openEmbedded opens the database in dir, and makes a new one when dir is
 // missing or empty. onFailure is called once when it has stopped for good.
-func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (*embedded, error) {
+func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (_ *embedded, err error) {
 	if err := checkFiles(fs, dir); err != nil {
-		return nil, err
-	}
-	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
-	if err := e.checkRevision(); err != nil {
 		return nil, err
 	}
 	if err := durable.MakeDir(fs, dir); err != nil {
 		return nil, err
 	}
+	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
+	if e.lock, err = pebble.LockDirectory(dir, fs); err != nil {
+		return nil, fmt.Errorf("in use by another process: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.lock.Close())
+		}
+	}()
+	if err := e.checkRevision(); err != nil {
+		return nil, err
+	}
+	return e, e.open()
+}
+
+// open opens the database for writing.
+func (e *embedded) open() error {
 	compactions := failstop.NewCompactions(func() bool { return e.logger.failure() != nil })
 	opts := &pebble.Options{
-		FS:            failstop.New(fs, e.logger.fail),
+		FS:            failstop.New(e.fs, e.logger.fail),
 		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail},
 	}
 	opts.Experimental.CompactionScheduler = compactions
@@ -52,21 +67,21 @@ func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (*e
 		if db != nil {
 			_ = db.Close()
 		}
-		return nil, failure
+		return failure
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	compactions.Allow()
 	e.db = db
-	return e, nil
+	return nil
 }
 
 // openDB opens the database with what is always so, beside opts.
 func (e *embedded) openDB(opts *pebble.Options) (db *pebble.DB, err error) {
 	opts.FormatMajorVersion = pebble.FormatWALSyncChunks
 	opts.CacheSize, opts.MemTableSize = 1<<20, 1<<20
-	opts.Logger = e.logger
+	opts.Logger, opts.Lock = e.logger, e.lock
 	err = catchPanic(func() (err error) {
 		db, err = pebble.Open(e.dir, opts)
 		return err
@@ -74,17 +89,26 @@ func (e *embedded) openDB(opts *pebble.Options) (db *pebble.DB, err error) {
 	return db, err
 }
 
+// openReadOnly opens a database that is there and changes nothing. One whose manifest
+// is damaged is refused.
 func (e *embedded) openReadOnly() (*pebble.DB, error) {
-	return e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true})
+	db, err := e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	if err := readonly.CheckManifest(db, e.fs, e.dir); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // checkRevision refuses a database that ends before the revision its guard
 // remembers, while nothing has been written: opening it for writing deletes the
 // log that Pebble could not read to its end, and with it what a repair needs.
 func (e *embedded) checkRevision() error {
-	known, err := readGuard(e.fs, e.fs.PathJoin(e.dir, guardName))
-	if err != nil {
-		return nil // a new database; if not, Load says what is wrong with it
+	known, guardErr := readGuard(e.fs, e.fs.PathJoin(e.dir, guardName))
+	if !e.exists() {
+		return guardOfNew(e.dir, known, guardErr)
 	}
 	db, err := e.openReadOnly()
 	if err != nil {
@@ -94,7 +118,25 @@ func (e *embedded) checkRevision() error {
 	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	return compareRevisions(e.dir, known, revision)
+	if revision == 0 {
+		return guardOfNew(e.dir, known, guardErr)
+	}
+	return errors.Join(guardErr, compareRevisions(e.dir, known, revision))
+}
+
+// exists reports whether there is a database: a file that names its manifest.
+func (e *embedded) exists() bool {
+	names, err := e.fs.List(e.dir)
+	return err == nil && slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, manifestMarker) })
+}
+
+// guardOfNew judges the guard of a database without entries: it may lack one, but
+// none says that there were any.
+func guardOfNew(dir string, known uint64, err error) error {
+	if err != nil {
+		return nil
+	}
+	return compareRevisions(dir, known, 0)
 }
 
 func lastRevision(db *pebble.DB) (uint64, error) {
@@ -136,6 +178,9 @@ func catchPanic(f func() error) (err error) {
 	return f()
 }
 
+// manifestMarker begins the name of the file that says which manifest counts.
+const manifestMarker = "marker.manifest."
+
 // checkFiles refuses a directory that lost the files which name all others.
 // Pebble takes such a directory for a new one, and what is left for rubbish.
 func checkFiles(fs vfs.FS, dir string) error {
@@ -149,7 +194,7 @@ func checkFiles(fs vfs.FS, dir string) error {
 	var manifest, format, table, log string
 	for _, name := range names {
 		switch {
-		case strings.HasPrefix(name, "marker.manifest."):
+		case strings.HasPrefix(name, manifestMarker):
 			manifest = name
 		case strings.HasPrefix(name, "marker.format-version."):
 			format = name
@@ -271,7 +316,11 @@ func (e *embedded) Close() error {
 	if e.guard != nil {
 		err = e.guard.close()
 	}
-	return errors.Join(err, e.db.Close())
+	err = errors.Join(err, e.db.Close())
+	if e.lock != nil {
+		err = errors.Join(err, e.lock.Close())
+	}
+	return err
 }
 
 // A pebbleLogger passes Pebble's messages on and remembers the first one that

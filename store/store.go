@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"time"
@@ -86,6 +87,17 @@ func Open(opts Options) (*Store, error) {
 		s.shards[name] = sh
 	}
 	return s, nil
+}
+
+// HasShard reports whether the store in dir has had the named shard: whether the
+// directory of its log, which it returns, is there. Nothing of dir needs to be.
+func HasShard(fsys vfs.FS, dir, name string) (logDir string, has bool, err error) {
+	logDir = shard.LogDir(fsys, fsys.PathJoin(dir, shardsDir, name))
+	_, err = fsys.Stat(logDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return logDir, false, nil
+	}
+	return logDir, err == nil, err
 }
 
 // Close closes every shard, see shard.Close, and gives up the lock.

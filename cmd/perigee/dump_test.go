@@ -54,12 +54,12 @@ func TestADumpShowsAStoppedStoreAndNamesDamage(t *testing.T) {
 	require.Contains(t, damaged.stderr, logs[0]+":")
 	require.Contains(t, damaged.stderr, "checksum mismatch")
 
-	// Damage of the very last record looks like a torn tail to the log itself.
+	// Damage of the very last record looks like a torn tail to the segment itself.
 	data[at]--
 	last := len(bytes.TrimRight(data, "\x00")) - 1
 	data[last]++
 	require.NoError(t, os.WriteFile(logs[0], data, 0o600))
 	short := perigee(t, nil, "", "dump", "log", "--data-dir", folder)
 	require.Equal(t, exitFailed, short.code)
-	require.Contains(t, short.stderr, "the views have applied records up to")
+	require.Contains(t, short.stderr, "the log was durable up to")
 }

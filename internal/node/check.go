@@ -70,6 +70,16 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 	if err != nil {
 		return sum, err
 	}
+	for _, name := range sum.Metadata.Shards {
+		logDir, has, err := store.HasShard(fsys, storeDir, name)
+		if err != nil {
+			return sum, err
+		}
+		if !has {
+			sum.Findings++
+			opts.Found(Finding{Shard: name, File: logDir, Offset: -1, Problem: "is missing, but the metadata places topics on the shard"})
+		}
+	}
 	for _, s := range sum.Shards {
 		if readable && unheardOf(s.Topics, s.Groups, sum.Metadata.LastTopic, sum.Metadata.LastGroup) {
 			found(fmt.Errorf("shard %s: %s", s.Shard, olderMetadata))

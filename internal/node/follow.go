@@ -4,37 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store"
 )
 
-// reconcile deletes from the store what the router no longer knows: what was
+// Reconcile deletes from the store what the router no longer knows: what was
 // deleted just before the process ended last time. An id that the router has
-// never handed out was not deleted: then the metadata is lost or older than the
-// store, and the messages are kept for whoever brings it back.
-func (n *node) reconcile(ctx context.Context) error {
-	topics, groups, err := n.store.Registered(ctx)
+// never handed out was not deleted: then the metadata in metadataDir is lost or older
+// than the store, and the messages are kept for whoever brings it back.
+func Reconcile(ctx context.Context, s *store.Store, r *router.Router, metadataDir string) error {
+	topics, groups, err := s.Registered(ctx)
 	if err != nil {
 		return err
 	}
-	lastTopic, lastGroup := n.router.LastIDs()
+	lastTopic, lastGroup := r.LastIDs()
 	if unheardOf(topics, groups, lastTopic, lastGroup) {
-		dir := filepath.Join(n.cfg.DataDir, routerDir)
-		return fmt.Errorf("metadata in %s: %s; bring back the one that belongs to it", dir, olderMetadata)
+		return fmt.Errorf("metadata in %s: %s; bring back the one that belongs to it", metadataDir, olderMetadata)
 	}
 	for _, id := range topics {
-		if _, err := n.router.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
-			if err := n.store.DeleteTopic(ctx, id); err != nil {
+		if _, err := r.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
+			if err := s.DeleteTopic(ctx, id); err != nil {
 				return err
 			}
 		}
 	}
 	for _, id := range groups {
-		if _, err := n.router.GroupByID(id); errors.Is(err, mq.ErrGroupNotFound) {
-			if err := n.store.DeleteGroup(ctx, id); err != nil {
+		if _, err := r.GroupByID(id); errors.Is(err, mq.ErrGroupNotFound) {
+			if err := s.DeleteGroup(ctx, id); err != nil {
 				return err
 			}
 		}
@@ -49,6 +50,24 @@ const olderMetadata = "the store holds topics or groups that it has never known:
 func unheardOf(topics []mq.TopicID, groups []mq.GroupID, lastTopic mq.TopicID, lastGroup mq.GroupID) bool {
 	return slices.ContainsFunc(topics, func(id mq.TopicID) bool { return id > lastTopic }) ||
 		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
+}
+
+// CheckPlaced returns an error when the metadata places topics or groups on a shard
+// of which the store in dir has nothing: its files have been lost, or are not where they
+// were, and a store that begins anew would hide that. It is called before the store is
+// opened.
+func CheckPlaced(fsys vfs.FS, dir string, r *router.Router, shard string) error {
+	logDir, has, err := store.HasShard(fsys, dir, shard)
+	if has || err != nil {
+		return err
+	}
+	for _, t := range r.ListTopics(context.Background(), router.Selection{AllNamespaces: true, DeadLetters: true}) {
+		if _, err := t.On(shard); err == nil {
+			return fmt.Errorf("%s is missing, but the metadata places topic %s on shard %s: its files are lost or elsewhere; bring them back, or delete the metadata too to begin anew",
+				logDir, t.Resource, shard)
+		}
+	}
+	return nil
 }
 
 // follow carries changes of topics and groups into the store, until ctx ends.

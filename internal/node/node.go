@@ -11,9 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -84,7 +84,6 @@ type node struct {
 	metrics       *metrics
 	store         *store.Store
 	router        *router.Router
-	metadata      atomic.Pointer[router.Router] // router, for the store, which opens before it
 	proxy         *proxy.Server
 	late          late
 
@@ -144,7 +143,7 @@ func (n *node) recoverTiers(background context.Context, interrupt <-chan struct{
 		return err
 	}
 	n.late.set(n.store, n.router)
-	if err := n.reconcile(background); err != nil {
+	if err := Reconcile(background, n.store, n.router, filepath.Join(n.cfg.DataDir, routerDir)); err != nil {
 		return err
 	}
 	// The first look comes before the first call, or a deletion in between would
@@ -180,16 +179,6 @@ func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
 	}
-	n.store, err = store.Open(store.Options{
-		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
-		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
-		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
-		Interrupt: interrupt, Logger: n.logger, OnFailure: n.notServing,
-	})
-	if err != nil {
-		return err
-	}
-	n.metrics.observeStore(n.store)
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
@@ -198,7 +187,21 @@ func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 	if err != nil {
 		return err
 	}
-	n.metadata.Store(n.router)
+	storeDir := filepath.Join(n.cfg.DataDir, StoreDir)
+	// Before the store makes what it misses.
+	if err := CheckPlaced(vfs.Default, storeDir, n.router, n.cfg.Shard); err != nil {
+		return err
+	}
+	n.store, err = store.Open(store.Options{
+		Dir: storeDir, Shards: []string{n.cfg.Shard},
+		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
+		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
+		Interrupt: interrupt, Logger: n.logger, OnFailure: n.notServing,
+	})
+	if err != nil {
+		return err
+	}
+	n.metrics.observeStore(n.store)
 	return nil
 }
 

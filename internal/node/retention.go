@@ -23,11 +23,7 @@ func (n *node) retention() shard.Retention {
 // not know is unknown here too: it was deleted, which the store hears of by
 // another way, or the metadata is lost, and then nothing may be removed.
 func (n *node) retentionOf(id mq.TopicID) (age time.Duration, known bool) {
-	r := n.metadata.Load()
-	if r == nil {
-		return 0, false
-	}
-	t, err := r.TopicByID(id)
+	t, err := n.router.TopicByID(id)
 	if err != nil {
 		return 0, false
 	}

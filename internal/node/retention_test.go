@@ -67,14 +67,11 @@ func TestAChangedRetentionHoldsAtOnceAndAfterARestart(t *testing.T) {
 }
 
 func TestTheRetentionOfATopicIsUnknownUntilTheRouterKnowsIt(t *testing.T) {
-	n := &node{cfg: config.Default()}
-	_, known := n.retentionOf(1)
-	require.False(t, known, "the router is not open yet")
 	r, err := router.Open(router.Options{Dir: t.TempDir(), Shards: []string{"s"}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
-	n.metadata.Store(r)
-	_, known = n.retentionOf(1)
+	n := &node{cfg: config.Default(), router: r}
+	_, known := n.retentionOf(1)
 	require.False(t, known)
 	for want, spec := range map[time.Duration]router.TopicSpec{
 		time.Hour: {Resource: mq.Resource{Name: "a"}, Retention: time.Hour}, 72 * time.Hour: {Resource: mq.Resource{Name: "b"}},

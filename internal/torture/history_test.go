@@ -150,6 +150,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	if err == nil {
+		h.ledger.opened()
 		h.work(s, how, stopped, func() {
 			h.ledger.ends(how == crashes && lossy && keep < 100, time.Now())
 			if how == killed {

@@ -49,6 +49,10 @@ type ledger struct {
 	life  int
 	clean bool // nothing has failed so far: a message comes again only for a reason
 
+	// What was answered after unsafe may not be on the disk: the store has stopped, and
+	// was not opened since.
+	unsafe time.Time
+
 	sends  []*sent
 	msgs   map[string]*sent
 	fates  map[fateKey]*fate
@@ -97,7 +101,7 @@ func (l *ledger) copy() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := newLedger()
-	c.life, c.clean, c.counts = l.life, l.clean, l.counts
+	c.life, c.clean, c.unsafe, c.counts = l.life, l.clean, l.unsafe, l.counts
 	c.faults = slices.Clone(l.faults)
 	for _, sn := range l.sends {
 		again := *sn
@@ -140,9 +144,21 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 	for _, f := range l.fates {
 		f.due = time.Time{} // a receive without an answer may have leased it again
 	}
-	if lost {
-		l.forget(stopped.Add(-flushInterval - slack))
+	since := stopped.Add(-flushInterval - slack)
+	if !l.unsafe.IsZero() && l.unsafe.Before(since) {
+		since = l.unsafe
 	}
+	l.unsafe = since
+	if lost {
+		l.forget(since)
+	}
+}
+
+// opened notes that the store was opened: what it found is on the disk.
+func (l *ledger) opened() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsafe = time.Time{}
 }
 
 // forget makes everything uncertain that was answered after since.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/node"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
@@ -33,6 +35,7 @@ type story struct {
 	told    [2]atomic.Int64 // failures told by router and store
 	stopped time.Time       // when the store failed or the story ended
 	states  []string        // of the metadata, after each change that was answered
+	atEnd   func()          // called before the last close
 	topic   *mq.Topic
 	readers *mq.Group
 	doomed  *mq.Topic
@@ -69,7 +72,7 @@ func (c *story) tell(fs vfs.FS) (err error) {
 	if err := c.metadata(); err != nil {
 		return err
 	}
-	for _, part := range []func() error{c.first, c.second} {
+	for i, part := range []func() error{c.first, c.second} {
 		if err := c.open(fs); err != nil {
 			return err
 		}
@@ -77,6 +80,9 @@ func (c *story) tell(fs vfs.FS) (err error) {
 			return err
 		}
 		synctest.Wait() // dead letters under way
+		if c.atEnd != nil && i == 1 {
+			c.atEnd()
+		}
 		s := c.store
 		c.store = nil
 		if err := s.Close(); err != nil {
@@ -181,16 +187,8 @@ func (c *story) verify(fs vfs.FS, lost bool, final []string) (faults []string) {
 	return faults
 }
 
-// reconcile deletes from the store what the metadata no longer has, as a node does.
-func (c *story) reconcile() error {
-	topics, _, err := c.store.Registered(c.ctx)
-	for _, id := range topics {
-		if _, missing := c.router.TopicByID(id); missing != nil {
-			err = errors.Join(err, c.store.DeleteTopic(c.ctx, id))
-		}
-	}
-	return err
-}
+// reconcile does what a node does first.
+func (c *story) reconcile() error { return node.Reconcile(c.ctx, c.store, c.router, metadataDir) }
 
 func (c *story) open(fs vfs.FS) (err error) {
 	o := c.settings
@@ -214,10 +212,12 @@ func describe(r *router.Router) string {
 	topic, group := r.LastIDs()
 	fmt.Fprintf(&b, "revision %d, ids %d %d\n", r.Revision(), topic, group)
 	for _, t := range r.ListTopics(ctx, all) {
-		fmt.Fprintf(&b, "%+v\n", *t)
+		line, err := json.Marshal(t)
+		fmt.Fprintln(&b, string(line), err)
 	}
 	for _, g := range r.ListGroups(ctx, all) {
-		fmt.Fprintf(&b, "%+v\n", *g)
+		line, err := json.Marshal(g)
+		fmt.Fprintln(&b, string(line), err)
 	}
 	return b.String()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/node"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
@@ -81,7 +82,8 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topic *mq.Topic, grou
 	}
 	synctest.Wait() // dead letters under way
 	auditor := &mq.Group{ID: 99, Resource: mq.Resource{Name: "audit"}, Retry: mq.DefaultRetryPolicy(), DeadLetter: 999, Version: 1}
-	err := receive(mq.Receive{Topic: topic, Group: auditor}, func(_ time.Time, got []mq.Delivery) {
+	// It waits for longer than its leases: what cannot be read comes back alone.
+	err := receive(mq.Receive{Topic: topic, Group: auditor, Wait: 2 * drainTime}, func(_ time.Time, got []mq.Delivery) {
 		for _, d := range got {
 			q := d.Lease.Queue
 			if want := mq.QueueOffset(len(st.queues[q])); d.Lease.Offset != want {
@@ -97,7 +99,7 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topic *mq.Topic, grou
 	}
 	for _, g := range groups {
 		st.dead[g.ID] = map[string]int{}
-		err := receive(mq.Receive{Topic: deadLetterTopic(g.Group), Group: auditor}, func(_ time.Time, got []mq.Delivery) {
+		err := receive(mq.Receive{Topic: deadLetterTopic(g.Group), Group: auditor, Wait: 2 * drainTime}, func(_ time.Time, got []mq.Delivery) {
 			for _, d := range got {
 				st.dead[g.ID][d.ID]++
 			}
@@ -142,6 +144,17 @@ func findings(fs vfs.FS) (list []string) {
 		if !s.Derived {
 			list = append(list, "not derived: "+s.NotDerived)
 		}
+	}
+	return list
+}
+
+// nodeFindings returns what it would say of both, and of whether they belong together.
+func nodeFindings(fs vfs.FS) (list []string) {
+	_, err := node.Check(fs, "node", node.CheckOptions{
+		DeriveLimit: 1 << 30, Found: func(f node.Finding) { list = append(list, f.String()) },
+	})
+	if err != nil {
+		list = append(list, err.Error())
 	}
 	return list
 }

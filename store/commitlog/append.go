@@ -181,6 +181,9 @@ func (l *Log) roll() error {
 	if err := l.activate(seg); err != nil {
 		return l.fail(err)
 	}
+	if err := l.remember(l.write.out); err != nil {
+		return err
+	}
 	l.opts.Logger.Debug("commit log segment started", "file", seg.path, "index", l.write.next)
 	return nil
 }

@@ -46,6 +46,17 @@ func Check(fsys vfs.FS, dir string, fn func(Record) error, bad func(error)) (Che
 			return c.sum, err
 		}
 	}
+	reach, err := readSynced(fsys, dir)
+	if err == nil {
+		file, offset := dir, int64(0)
+		if n := len(bases); n > 0 && c.sum.End >= bases[n-1] {
+			file, offset = fsys.PathJoin(dir, segmentName(bases[n-1])), int64(c.sum.End-bases[n-1])
+		}
+		err = reaches(reach, file, offset, c.sum.End, fmt.Sprintf("record %d is the last one", c.sum.Last))
+	}
+	if err != nil {
+		bad(err)
+	}
 	return c.sum, nil
 }
 

@@ -46,10 +46,10 @@ func (s smallLog) outcome(t *testing.T, files map[string][]byte) (uint64, error)
 	o.FS = memWith(t, o.Dir, files)
 	verr := Verify(o.FS, o.Dir, nil)
 	s.check(t, o.FS, verr)
-	require.Equal(t, files, snapshot(t, o.FS, o.Dir), "Verify and Check write nothing")
+	require.Equal(t, files, snapshotAll(t, o.FS, o.Dir), "Verify and Check write nothing")
 	l, err := Open(o)
 	if err != nil {
-		require.Equal(t, files, snapshot(t, o.FS, o.Dir), "a failed Open changes nothing")
+		require.Equal(t, files, snapshotAll(t, o.FS, o.Dir), "a failed Open changes nothing")
 		require.Error(t, verr, "Verify refuses what Open refuses")
 		return 0, err
 	}

@@ -136,7 +136,8 @@ type Log struct {
 	// drop is held by DropBefore. Locked before tables.
 	drop sync.Mutex
 
-	fill      *filler // nil when zero-filling is off
+	synced    *syncedFile // written with sync held
+	fill      *filler     // nil when zero-filling is off
 	stopFill  context.CancelFunc
 	wg        sync.WaitGroup
 	closeOnce sync.Once
@@ -253,7 +254,7 @@ func (l *Log) close() error {
 	if err == nil {
 		err = l.Err() // the filler may have failed since
 	}
-	errs = append(errs, err)
+	errs = append(errs, err, l.synced.close(err == nil))
 	l.tables.Lock()
 	t := *l.table.Swap(&table{})
 	l.tables.Unlock()

@@ -29,18 +29,26 @@ func Open(opts Options) (*Log, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	reach, err := readSynced(opts.FS, opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	opts.Reach = max(opts.Reach, reach)
 	l := &Log{opts: opts}
 	l.table.Store(&table{})
 	if opts.ZeroFill > 0 {
 		l.fill = newFiller(opts)
 	}
 	if len(bases) == 0 {
-		err = l.reaches(opts.Dir, 0, 0, "there is no segment")
+		err = reaches(l.opts.Reach, opts.Dir, 0, 0, "there is no segment")
 		if err == nil {
 			err = l.create()
 		}
 	} else {
 		err = l.recover(bases)
+	}
+	if err == nil {
+		l.synced, err = openSynced(opts.FS, opts.Dir, l.Flushed())
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.abandon())
@@ -95,7 +103,7 @@ func (l *Log) recover(bases []Pos) error {
 	l.index.Store(d.next.index - 1)
 	if d.unborn {
 		path := l.opts.FS.PathJoin(l.opts.Dir, segmentName(d.next.base))
-		if err := l.reaches(path, 0, d.next.base, "the segment has no header"); err != nil {
+		if err := reaches(l.opts.Reach, path, 0, d.next.base, "the segment has no header"); err != nil {
 			return err
 		}
 		return l.begin(d.next)
@@ -110,7 +118,7 @@ func (l *Log) recover(bases []Pos) error {
 		return fmt.Errorf("commit log %s: %w: term %d below term %d of the last record",
 			l.opts.Dir, mq.ErrInvalid, l.opts.Term, tail.chain.term)
 	}
-	if err := l.reaches(seg.path, int64(tail.end-seg.base), tail.end, tail.reason); err != nil {
+	if err := reaches(l.opts.Reach, seg.path, int64(tail.end-seg.base), tail.end, tail.reason); err != nil {
 		return err
 	}
 	if err := l.settle(seg, d.size, tail); err != nil {
@@ -133,16 +141,16 @@ func (l *Log) recover(bases []Pos) error {
 	return nil
 }
 
-// reaches returns an error when the log, which ends at end, must have been longer.
-func (l *Log) reaches(file string, offset int64, end Pos, reason string) error {
-	if end >= l.opts.Reach {
+// reaches returns an error when the log, which ends at end, must have reached further.
+func reaches(reach Pos, file string, offset int64, end Pos, reason string) error {
+	if end >= reach {
 		return nil
 	}
 	if reason == "" {
 		reason = "the file ends"
 	}
 	return &CorruptionError{File: file, Offset: offset, Reason: fmt.Sprintf(
-		"%s, but the log was durable up to position %d and ends here at %d", reason, l.opts.Reach, end)}
+		"%s, but the log was durable up to position %d and ends here at %d", reason, reach, end)}
 }
 
 // begin makes the segment that h describes, of which there may be a file with

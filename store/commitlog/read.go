@@ -38,6 +38,16 @@ func (l *Log) ReadAt(p []byte, pos Pos) error {
 	}
 }
 
+// Place returns the file that holds pos and the offset in it; the log's directory when
+// none does any more.
+func (l *Log) Place(pos Pos) (file string, offset int64) {
+	t := *l.table.Load()
+	if i := t.find(pos); i >= 0 {
+		return t[i].path, int64(pos - t[i].base)
+	}
+	return l.opts.Dir, int64(pos)
+}
+
 // readFull reads len(p) bytes that the log says are there.
 func (s *segment) readFull(p []byte, off int64) error {
 	n, err := s.file.ReadAt(p, off)

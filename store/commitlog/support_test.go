@@ -123,8 +123,17 @@ func memWith(t testing.TB, dir string, files map[string][]byte) *vfs.MemFS {
 	return fs
 }
 
-// snapshot returns all files of dir.
+// snapshot returns all segments of dir, as they are after a power cut that came before
+// anything else was written back.
 func snapshot(t testing.TB, fs vfs.FS, dir string) map[string][]byte {
+	t.Helper()
+	files := snapshotAll(t, fs, dir)
+	delete(files, syncedName)
+	return files
+}
+
+// snapshotAll returns all files of dir.
+func snapshotAll(t testing.TB, fs vfs.FS, dir string) map[string][]byte {
 	t.Helper()
 	names, err := fs.List(dir)
 	require.NoError(t, err)

@@ -33,5 +33,14 @@ func (l *Log) syncLocked() error {
 		return l.fail(fmt.Errorf("sync %s: %w", seg.path, err))
 	}
 	l.flushed.Store(end)
+	return l.remember(Pos(end))
+}
+
+// remember notes beside the segments that the log is synced up to pos. The caller
+// holds sync.
+func (l *Log) remember(pos Pos) error {
+	if err := l.synced.write(pos); err != nil {
+		return l.fail(err)
+	}
 	return nil
 }

@@ -13,12 +13,19 @@ import (
 // not look for. A directory without segments is an empty log.
 func Verify(fs vfs.FS, dir string, fn func(Record) error) error {
 	bases, err := listSegments(fs, dir)
-	if err != nil || len(bases) == 0 {
+	if err != nil {
 		return err
+	}
+	reach, err := readSynced(fs, dir)
+	if err != nil {
+		return err
+	}
+	if len(bases) == 0 {
+		return reaches(reach, dir, 0, 0, "there is no segment")
 	}
 	d, err := load(fs, dir, bases, false)
 	if err == nil {
-		err = d.verify(fn)
+		err = d.verify(fs, dir, reach, fn)
 	}
 	for _, s := range d.segments {
 		err = errors.Join(err, s.release())
@@ -26,14 +33,17 @@ func Verify(fs vfs.FS, dir string, fn func(Record) error) error {
 	return err
 }
 
-func (d *loaded) verify(fn func(Record) error) error {
+func (d *loaded) verify(fsys vfs.FS, dir string, reach Pos, fn func(Record) error) error {
 	if fn == nil {
 		fn = func(Record) error { return nil }
 	}
 	for i, s := range d.segments {
 		if i == len(d.segments)-1 && !d.unborn {
-			_, err := readTail(s, d.size, d.next, fn)
-			return err
+			tail, err := readTail(s, d.size, d.next, fn)
+			if err != nil {
+				return err
+			}
+			return reaches(reach, s.path, int64(tail.end-s.base), tail.end, tail.reason)
 		}
 		end := d.next.base
 		if i+1 < len(d.segments) {
@@ -43,7 +53,7 @@ func (d *loaded) verify(fn func(Record) error) error {
 			return err
 		}
 	}
-	return nil
+	return reaches(reach, fsys.PathJoin(dir, segmentName(d.next.base)), 0, d.next.base, "the segment has no header")
 }
 
 // verifySealed checks the frames of s and that nothing follows its seal.

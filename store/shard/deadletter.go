@@ -236,7 +236,8 @@ func (s *Shard) deadLetterRequest(u machine.UsedUpMessage, reason string) (*requ
 	}
 	msg, err := command.DecodeMessage(buf)
 	if err != nil {
-		return nil, err
+		file, offset := s.log.Place(commitlog.Pos(u.Entry.Pos))
+		return nil, fmt.Errorf("%s:%d: %w", file, offset, err)
 	}
 	r := s.newRequest(command.KindDeadLetter)
 	r.topic = &mq.Topic{

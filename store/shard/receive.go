@@ -309,7 +309,8 @@ func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
 
 func (s *Shard) unreadable(p machine.Popped, cause error) error {
 	s.stats.unreadable.Add(1)
-	err := fmt.Errorf("message at offset %d of queue %d, log position %d: %w", p.Offset, p.Queue, p.Pos, cause)
-	s.logger.Error("message not readable", "queue", p.Queue, "offset", p.Offset, "position", p.Pos, "error", cause)
+	file, offset := s.log.Place(commitlog.Pos(p.Pos))
+	err := fmt.Errorf("message at offset %d of queue %d, %s:%d: %w", p.Offset, p.Queue, file, offset, cause)
+	s.logger.Error("message not readable", "queue", p.Queue, "offset", p.Offset, "file", file, "file_offset", offset, "error", cause)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
+	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/keyspace"
@@ -140,9 +141,17 @@ func (r Reach) checkRebuild(views string, first commitlog.SegmentInfo) error {
 }
 
 // ReadViews opens the views of the shard in dir for reading only; the caller closes
-// them. Nobody may have the shard open.
+// them. Nobody may have the shard open. Views whose manifest is damaged are refused.
 func ReadViews(fsys vfs.FS, dir string) (*pebble.DB, error) {
-	return pebble.Open(ViewsDir(fsys, dir), &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
+	path := ViewsDir(fsys, dir)
+	db, err := pebble.Open(path, &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
+	if err != nil {
+		return nil, err
+	}
+	if err := readonly.CheckManifest(db, fsys, path); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // silent drops what Pebble says while it only reads; errors are returned as well.
