@@ -93,6 +93,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.healthCommand(),
 		a.checkCommand(),
 		a.dumpCommand(),
+		a.restoreViewsCommand(),
 		a.versionCommand(),
 	)
 	return root
