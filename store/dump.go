@@ -87,7 +87,20 @@ func DumpKeys(fs vfs.FS, dir string, fn func(Line) error) error {
 }
 
 // eachStopped calls fn for every shard in dir while no process has the store open.
-func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) (err error) {
+func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) error {
+	return whileStopped(fs, dir, func(names []string) error {
+		for _, name := range names {
+			if err := fn(name, fs.PathJoin(dir, shardsDir, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// whileStopped calls fn with the names of the shards in dir, in order, while no process
+// has the store open.
+func whileStopped(fs vfs.FS, dir string, fn func(names []string) error) (err error) {
 	if _, err := fs.Stat(dir); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -101,10 +114,5 @@ func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) (e
 		return fmt.Errorf("store: %w", err)
 	}
 	slices.Sort(names)
-	for _, name := range names {
-		if err := fn(name, fs.PathJoin(dir, shardsDir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fn(names)
 }

@@ -88,6 +88,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.benchCommand(),
 		a.healthCommand(),
 		a.dumpCommand(),
+		a.restoreViewsCommand(),
 		a.versionCommand(),
 	)
 	return root

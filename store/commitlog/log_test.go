@@ -2,6 +2,7 @@ package commitlog
 
 import (
 	"errors"
+	iofs "io/fs"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -270,6 +271,36 @@ func TestOldestNeededIsTheSegmentThatHoldsTheFirstRecordFromAPosition(t *testing
 	require.Equal(t, segs[3], l.OldestNeeded(0))
 	require.NoError(t, l.Roll())
 	require.NotEqual(t, segs[9].Base, l.OldestNeeded(all[19].Next).Base, "the segment that was left holds nothing from there on")
+}
+
+func TestOldestReadsTheHeaderOfTheFirstSegmentOnly(t *testing.T) {
+	fs := vfs.NewMem()
+	_, err := Oldest(fs, "log")
+	require.ErrorIs(t, err, iofs.ErrNotExist)
+	o := Options{FS: fs, Dir: "log", SegmentSize: 4096, ZeroFill: -1}
+	l := mustOpen(t, o)
+	for range 20 {
+		mustAppend(t, l, 1500)
+	}
+	for _, drop := range []int{0, 3} {
+		require.NoError(t, l.DropBefore(l.Segments()[drop].Base))
+		want := l.Segments()[0]
+		want.End, want.Sealed = 0, false
+		got, err := Oldest(fs, "log")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, l.Close())
+	oldest, err := Oldest(fs, "log")
+	require.NoError(t, err)
+	f, err := fs.OpenReadWrite(l.opts.FS.PathJoin("log", segmentName(oldest.Base)), writeCategory)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{1}, 20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	var bad *CorruptionError
+	_, err = Oldest(fs, "log")
+	require.ErrorAs(t, err, &bad)
 }
 
 func TestTermIsKeptAndMayNotFall(t *testing.T) {

@@ -132,6 +132,12 @@ func AppendGroupKey(dst []byte, g mq.GroupID) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixGroup), uint32(g))
 }
 
+// EntryKeys returns the bounds of all queue entries.
+func EntryKeys() (lower, upper []byte) { return []byte{prefixEntry}, []byte{prefixEntry + 1} }
+
+// EndsKeys returns the bounds of all ends of queues.
+func EndsKeys() (lower, upper []byte) { return []byte{prefixEnds}, []byte{prefixEnds + 1} }
+
 // TopicKeys returns the bounds of the topic registrations.
 func TopicKeys() (lower, upper []byte) { return []byte{prefixTopic}, []byte{prefixTopic + 1} }
 

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -80,8 +81,9 @@ func (m *Machine) loadQueues(t *topic) error {
 	if t.queues != nil {
 		return nil
 	}
-	ends, err := readQueues(m.db, t.ID, t.Queues)
-	if err != nil {
+	r := queueReader{views: m.db}
+	ends, err := r.read(t.ID, t.Queues)
+	if err := errors.Join(err, r.close()); err != nil {
 		return err
 	}
 	queues := make([]queue, len(ends))
@@ -92,39 +94,75 @@ func (m *Machine) loadQueues(t *topic) error {
 	return nil
 }
 
-// readQueues returns the ends of the n queues of a topic.
-func readQueues(views pebble.Reader, id mq.TopicID, n int32) ([]keyspace.Ends, error) {
-	queues := make([]keyspace.Ends, n)
-	lower := keyspace.AppendTopicEndsPrefix(nil, id)
-	err := scan(views, lower, keyspace.Next(append([]byte(nil), lower...)), func(k, v []byte) error {
-		q, err := keyspace.DecodeEndsKey(k)
-		if err != nil {
+// A queueReader reads the ends of queues. It keeps its iterators from one topic to the
+// next: opening them costs more than the reading.
+type queueReader struct {
+	views         pebble.Reader
+	ends, entries *pebble.Iterator
+}
+
+func (r *queueReader) open() (err error) {
+	if r.ends == nil {
+		lower, upper := keyspace.EndsKeys()
+		if r.ends, err = r.views.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper}); err != nil {
 			return err
 		}
-		if q.Queue < 0 || int32(q.Queue) >= n {
-			return fmt.Errorf("%w: ends of queue %d of topic %d, which has %d", keyspace.ErrCorrupt, q.Queue, id, n)
+	}
+	if r.entries == nil {
+		lower, upper := keyspace.EntryKeys()
+		r.entries, err = r.views.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	}
+	return err
+}
+
+func (r *queueReader) close() error {
+	var errs []error
+	for _, it := range []*pebble.Iterator{r.ends, r.entries} {
+		if it != nil {
+			errs = append(errs, it.Close())
 		}
-		queues[q.Queue], err = keyspace.DecodeEnds(v)
-		return err
-	})
-	if err != nil {
+	}
+	return errors.Join(errs...)
+}
+
+// read returns the ends of the n queues of a topic.
+func (r *queueReader) read(id mq.TopicID, n int32) ([]keyspace.Ends, error) {
+	if err := r.open(); err != nil {
 		return nil, err
 	}
-	it, err := views.NewIter(&pebble.IterOptions{
-		LowerBound: keyspace.AppendTopicEntriesPrefix(nil, id),
-		UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, id)),
-	})
-	if err != nil {
+	queues := make([]keyspace.Ends, n)
+	limit := keyspace.Next(keyspace.AppendTopicEndsPrefix(nil, id))
+	it := r.ends
+	for state := it.SeekGEWithLimit(keyspace.AppendTopicEndsPrefix(nil, id), limit); state == pebble.IterValid; state = it.NextWithLimit(limit) {
+		if bytes.Compare(it.Key(), limit) >= 0 {
+			break // Pebble keeps the limit as well as it can
+		}
+		q, err := keyspace.DecodeEndsKey(it.Key())
+		if err != nil {
+			return nil, err
+		}
+		if q.Queue < 0 || int32(q.Queue) >= n {
+			return nil, fmt.Errorf("%w: ends of queue %d of topic %d, which has %d", keyspace.ErrCorrupt, q.Queue, id, n)
+		}
+		val, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		if queues[q.Queue], err = keyspace.DecodeEnds(val); err != nil {
+			return nil, err
+		}
+	}
+	if err := it.Error(); err != nil {
 		return nil, err
 	}
 	for i := range queues {
-		next, err := behindLast(it, keyspace.Queue{Topic: id, Queue: mq.QueueID(i)}, queues[i].Kept)
+		next, err := behindLast(r.entries, keyspace.Queue{Topic: id, Queue: mq.QueueID(i)}, queues[i].Kept)
 		if err != nil {
-			return nil, errors.Join(err, it.Close())
+			return nil, err
 		}
 		queues[i].Next = max(queues[i].Next, next)
 	}
-	return queues, it.Close()
+	return queues, nil
 }
 
 // behindLast returns the offset behind the last entry of the queue, 0 without one from

@@ -1,8 +1,10 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -21,7 +23,9 @@ type retainer struct {
 	topics map[mq.TopicID]*retained
 	listed uint64 // Shard.topics when topics was made
 	level  level
-	begin  keyspace.Begin // where the log could begin when the shard was opened; the first pass takes it
+	// unknown is why the disk usage could not be found out the last time.
+	unknown string
+	begin   keyspace.Begin // where the log could begin when the shard was opened; the first pass takes it
 }
 
 // retained is what is remembered of one topic.
@@ -174,8 +178,12 @@ func (r *retainer) due(now int64, cut cut) []*retained {
 			due = append(due, t)
 		}
 	}
+	// In the order of the keys, so that what is read once serves the next topics too.
+	slices.SortFunc(due, byID)
 	return due
 }
+
+func byID(a, b *retained) int { return cmp.Compare(a.id, b.id) }
 
 func (t *retained) isDue(now int64, eager bool) bool {
 	lazy := min(t.age/lazyPart, int64(longestLazy))

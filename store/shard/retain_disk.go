@@ -1,11 +1,8 @@
 package shard
 
 import (
-	"errors"
 	"fmt"
 	"math"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -61,11 +58,13 @@ func (r *retainer) measure() {
 	at := r.s.log.Appended()
 	usage, err := r.s.opts.FS.GetDiskUsage(r.s.opts.Dir)
 	if err != nil {
-		if !errors.Is(err, vfs.ErrUnsupported) || r.s.disk.Load() == nil {
+		if text := err.Error(); text != r.unknown { // not every ten seconds
+			r.unknown = text
 			r.s.logger.Warn("disk usage not known", "dir", r.s.opts.Dir, "error", err)
 		}
 		return
 	}
+	r.unknown = ""
 	m := &diskUse{path: r.s.opts.Dir, used: usage.UsedBytes, capacity: usage.UsedBytes + usage.AvailBytes, at: at}
 	m.force, m.refuse, m.reserve = opts.Force.limit(m.capacity), opts.Refuse.limit(m.capacity), math.MaxUint64
 	if opts.Refuse.set() {

@@ -134,7 +134,8 @@ func (r *retainer) refresh(v *machine.View, t *retained, now int64) error {
 
 // dropBefore removes the segments before begin, in an order that a crash may interrupt
 // anywhere: a command says that the log may begin there, the views reach the disk, so
-// that nothing before is ever replayed again, and then the files go.
+// that nothing before is ever replayed again, a base of them is put aside, and then the
+// files go.
 func (r *retainer) dropBefore(begin commitlog.SegmentInfo) error {
 	req := r.s.newRequest(command.KindDrop)
 	req.drop = command.Drop{First: uint64(begin.Base), Index: begin.FirstIndex}
@@ -153,7 +154,13 @@ func (r *retainer) remove(begin commitlog.Pos) error {
 	if err := r.stopped(); err != nil {
 		return err
 	}
-	return r.s.log.DropBefore(begin)
+	if err := r.s.saveBase(begin); err != nil {
+		return err
+	}
+	if err := r.s.log.DropBefore(begin); err != nil {
+		return err
+	}
+	return r.s.dropBases(begin)
 }
 
 // resume goes on where an earlier life of the shard was interrupted.

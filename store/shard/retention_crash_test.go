@@ -17,6 +17,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/faultfs"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -264,7 +265,7 @@ func TestEveryCrashWhileTheLogIsTrimmedKeepsWhatIsYoungOrUnderDelivery(t *testin
 				c := newTrimmer(t)
 				// The files of the moment are put aside and the run goes on: it is
 				// nobody's any more.
-				var left *vfs.MemFS
+				var left, viewless *vfs.MemFS
 				var crash time.Time
 				fs.Trace(func(op faultfs.Op) {
 					if op.Index == k {
@@ -272,6 +273,7 @@ func TestEveryCrashWhileTheLogIsTrimmedKeepsWhatIsYoungOrUnderDelivery(t *testin
 						crash = time.Now()
 						rng := rand.New(rand.NewPCG(uint64(k), uint64(percent)))
 						left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+						viewless = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
 					}
 				})
 				err := c.run(fs)
@@ -285,6 +287,14 @@ func TestEveryCrashWhileTheLogIsTrimmedKeepsWhatIsYoungOrUnderDelivery(t *testin
 					return
 				}
 				c.requireKept(left, crash)
+				if _, err := commitlog.Oldest(viewless, shard.LogDir(viewless, "node/shard")); err != nil {
+					return // the crash came before there was anything
+				}
+				require.NoError(t, viewless.RemoveAll(shard.ViewsDir(viewless, "node/shard")))
+				restored, err := shard.RestoreViews(viewless, "node/shard")
+				require.NoError(t, err)
+				require.True(t, restored.Base != "" || restored.First == 1)
+				c.requireKept(viewless, crash)
 			})
 		}
 	}

@@ -167,7 +167,7 @@ func (s *Shard) open() (err error) {
 	}
 	reach, err := ReadReach(s.opts.FS, s.opts.Dir)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	s.log, err = commitlog.Open(commitlog.Options{
 		Reach: commitlog.Pos(reach.State.Pos),
@@ -189,7 +189,7 @@ func (s *Shard) open() (err error) {
 	}
 	s.db, err = openViews(s)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	// The directories of log and views are entries of this one.
 	if err := syncDir(s.opts.FS, s.opts.Dir); err != nil {
@@ -197,7 +197,7 @@ func (s *Shard) open() (err error) {
 	}
 	s.machine, err = machine.Open(s.db)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	if err := s.replay(); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/keyspace"
@@ -104,6 +105,10 @@ func ReadReach(fsys vfs.FS, dir string) (r Reach, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	return reachOf(db)
+}
+
+func reachOf(db *pebble.DB) (r Reach, err error) {
 	if r.State, err = machine.ReadState(db); err == nil {
 		r.Begin, err = machine.ReadBegin(db)
 	}
@@ -143,13 +148,28 @@ func (r Reach) checkRebuild(views string, first commitlog.SegmentInfo) error {
 		have = fmt.Sprintf("have applied records up to %d", r.State.Index)
 	}
 	return fmt.Errorf("the views in %s %s, and the log, whose oldest segment is %s, begins with record %d: "+
-		"views cannot be rebuilt from a log that was trimmed", views, have, first.File, first.FirstIndex)
+		"views cannot be rebuilt from a log that was trimmed; %s", views, have, first.File, first.FirstIndex, restoreHint)
+}
+
+// restoreHint says what helps against missing and damaged views.
+const restoreHint = "perigee restore-views puts their base in their place"
+
+// viewsError says which views could not be opened.
+func viewsError(dir string, err error) error {
+	if errors.Is(err, mq.ErrStopped) { // it is the disk
+		return fmt.Errorf("views in %s: %w", dir, err)
+	}
+	return fmt.Errorf("views in %s: %w (if they are damaged, %s)", dir, err, restoreHint)
 }
 
 // ReadViews opens the views of the shard in dir for reading only; the caller closes
 // them. Nobody may have the shard open.
 func ReadViews(fsys vfs.FS, dir string) (*pebble.DB, error) {
-	return pebble.Open(ViewsDir(fsys, dir), &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
+	return readViews(fsys, ViewsDir(fsys, dir))
+}
+
+func readViews(fsys vfs.FS, path string) (*pebble.DB, error) {
+	return pebble.Open(path, &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
 }
 
 // silent drops what Pebble says while it only reads; errors are returned as well.
