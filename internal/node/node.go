@@ -42,11 +42,13 @@ const (
 )
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
-// in order; a recovery ends with ctx too. ready is called once, when clients can be served. An error says why
-// the node did not start, or what went wrong while it stopped.
+// in order; a recovery ends with ctx too. ready is called once, when clients can
+// be served. An error says why the node did not start, or what went wrong while it
+// stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
 	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
-	if err := n.start(ctx.Done()); err != nil {
+	n.interrupt = ctx.Done()
+	if err := n.start(); err != nil {
 		if errors.Is(err, shard.ErrInterrupted) {
 			logger.Info("stopped before it had recovered")
 			err = nil
@@ -83,6 +85,7 @@ type node struct {
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
+	interrupt  <-chan struct{}    // closed when a recovery is to end
 	draining   chan struct{}
 	failures   chan error
 	recovered  readiness
@@ -90,7 +93,7 @@ type node struct {
 
 // start opens everything from the bottom up. The HTTP port answers first, so
 // that a long recovery can be told from a hanging process.
-func (n *node) start(interrupt <-chan struct{}) (err error) {
+func (n *node) start() (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
@@ -109,7 +112,7 @@ func (n *node) start(interrupt <-chan struct{}) (err error) {
 	}
 	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
 	n.serveHTTP()
-	if err := n.openTiers(interrupt); err != nil {
+	if err := n.openTiers(); err != nil {
 		return err
 	}
 	if err := n.buildServer(); err != nil {
@@ -152,7 +155,7 @@ func (n *node) serve(name string, fn func() error) {
 	})
 }
 
-func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
+func (n *node) openTiers() (err error) {
 	flush := shard.FlushSync
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
@@ -160,7 +163,7 @@ func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		Interrupt: interrupt, OnFailure: n.notServing,
+		Interrupt: n.interrupt, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
