@@ -132,8 +132,9 @@ type Receive struct {
 	// a queue with as many serves no more until some are settled. 0: no limit.
 	InFlight int
 	// Reserve is asked once messages are found and before they are read into
-	// memory, with the bytes they take there. It may wait. Its error gives the
-	// messages back, uncounted, and is that of the receive. Nil: nobody is asked.
+	// memory, with the bytes they take there; again, when none of them was there any
+	// more and others are found. It may wait. Its error gives the messages back,
+	// uncounted, and is that of the receive. Nil: nobody is asked.
 	Reserve func(ctx context.Context, bytes int) error
 }
 

@@ -57,7 +57,7 @@ func startInBubble(t *testing.T, dir string, change ...func(*config.Config)) *bu
 	b.serve("grpc", func() error { return b.grpcServer.Serve(listener) })
 	background, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
-	require.NoError(t, b.recoverTiers(background, nil))
+	require.NoError(t, b.recoverTiers(background))
 	b.conn, err = grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	require.NoError(t, err)

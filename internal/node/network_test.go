@@ -201,3 +201,35 @@ func TestConnectionsAboveTheLimitAreRefusedAndCounted(t *testing.T) {
 	require.Contains(t, r.metrics(t), "perigee_connections 1")
 	r.stop(t)
 }
+
+func TestTheHTTPPortBoundsItsConnections(t *testing.T) {
+	r := start(t, t.TempDir())
+	const bound = 256
+	var held []net.Conn
+	defer func() {
+		for _, conn := range held {
+			conn.Close()
+		}
+	}()
+	for range bound {
+		conn, err := net.Dial("tcp", r.info.HTTPAddr)
+		require.NoError(t, err)
+		held = append(held, conn)
+	}
+	conn, err := net.Dial("tcp", r.info.HTTPAddr)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(30*time.Second)))
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	// One that has been taken is served.
+	_, err = held[0].Write([]byte("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"))
+	require.NoError(t, err)
+	require.NoError(t, held[0].SetReadDeadline(time.Now().Add(30*time.Second)))
+	answer := make([]byte, 15)
+	_, err = io.ReadFull(held[0], answer)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 200 OK", string(answer))
+	r.stop(t)
+}

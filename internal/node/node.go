@@ -43,11 +43,13 @@ const (
 )
 
 // Run runs all three tiers in this process until ctx ends, and then stops them
-// in order; a recovery ends with ctx too. ready is called once, when clients can be served. An error says why
-// the node did not start, or what went wrong while it stopped.
+// in order; a recovery ends with ctx too. ready is called once, when clients can
+// be served. An error says why the node did not start, or what went wrong while it
+// stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
 	n := newNode(cfg, logger)
-	if err := n.start(ctx.Done()); err != nil {
+	n.interrupt = ctx.Done()
+	if err := n.start(); err != nil {
 		if errors.Is(err, shard.ErrInterrupted) {
 			logger.Info("stopped before it had recovered")
 			err = nil
@@ -89,6 +91,7 @@ type node struct {
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
+	interrupt  <-chan struct{}    // closed when a recovery is to end
 	draining   chan struct{}
 	failures   chan error
 	recovered  chan struct{} // closed when the tiers are open
@@ -96,13 +99,13 @@ type node struct {
 
 // start opens the ports and then everything behind them from the bottom up. The
 // ports answer first, so that a long recovery can be told from a hanging process.
-func (n *node) start(interrupt <-chan struct{}) error {
+func (n *node) start() error {
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	if err := n.open(background); err != nil {
 		return err
 	}
-	return n.recoverTiers(background, interrupt)
+	return n.recoverTiers(background)
 }
 
 // open opens the ports. Health says that the node does not serve yet. What it
@@ -137,9 +140,9 @@ func (n *node) open(background context.Context) (err error) {
 }
 
 // recoverTiers opens the tiers and lets the calls in. What it starts ends with
-// background; the recovery ends with interrupt.
-func (n *node) recoverTiers(background context.Context, interrupt <-chan struct{}) error {
-	if err := n.openTiers(interrupt); err != nil {
+// background; the recovery ends with n.interrupt.
+func (n *node) recoverTiers(background context.Context) error {
+	if err := n.openTiers(); err != nil {
 		return err
 	}
 	n.late.set(n.store, n.router)
@@ -174,7 +177,7 @@ func (n *node) serve(name string, fn func() error) {
 	})
 }
 
-func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
+func (n *node) openTiers() (err error) {
 	flush := shard.FlushSync
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
@@ -196,7 +199,7 @@ func (n *node) openTiers(interrupt <-chan struct{}) (err error) {
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
-		Interrupt: interrupt, Logger: n.logger, OnFailure: n.notServing,
+		Interrupt: n.interrupt, Logger: n.logger, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err

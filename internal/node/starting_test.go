@@ -67,7 +67,7 @@ func TestHealthSaysThatANodeIsStartingAndCallsWait(t *testing.T) {
 		}
 		waiting <- err
 	}()
-	require.NoError(t, n.recoverTiers(background, nil))
+	require.NoError(t, n.recoverTiers(background))
 	for range 2 {
 		require.NoError(t, <-waiting)
 	}
@@ -88,7 +88,7 @@ func TestANodeThatCannotStartLetsItsCallersGo(t *testing.T) {
 		_, err := stream.Recv()
 		waiting <- err
 	}()
-	require.ErrorContains(t, n.recoverTiers(background, nil), store)
+	require.ErrorContains(t, n.recoverTiers(background), store)
 	require.NoError(t, n.stop())
 	require.Equal(t, codes.Unavailable, status.Code(<-waiting))
 }

@@ -366,6 +366,8 @@ func TestClientsAreAskedForCertificatesAsConfigured(t *testing.T) {
 			require.Equal(t, c.served, err == nil, "%v: %v", tc.auth, err)
 		}
 		if !tc.foreign {
+			// The client is told first.
+			require.Eventually(t, func() bool { return len(log.lines(t)) > 0 }, 10*time.Second, time.Millisecond)
 			require.Contains(t, log.lines(t)[0]["reason"], "certificate")
 		}
 	}
