@@ -242,6 +242,26 @@ func TestFreeBytesAreAWatermarkToo(t *testing.T) {
 	})
 }
 
+func TestWithoutForceAFullDiskRefusesSendsAndRemovesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &smallDisk{FS: vfs.NewMem(), capacity: 1 << 40}
+		s := keeping(t, disk, shard.FlushSync, shard.Retention{Clean: watermarks.Clean, Refuse: watermarks.Refuse})
+		defer func() { require.NoError(t, s.Close()) }()
+		topic := topicOf(8)
+		sent := fill(t, s, topic, 40)
+		before := segments(t, disk)
+		require.Greater(t, before, 2)
+		disk.others.Store(1 << 40)
+		time.Sleep(time.Hour)
+		_, err := s.Append(t.Context(), topic, 0, []*mq.Message{message("late", "")})
+		require.ErrorIs(t, err, mq.ErrStoreFull)
+		require.Equal(t, before, segments(t, disk))
+		disk.others.Store(0)
+		time.Sleep(time.Minute)
+		require.ElementsMatch(t, sent, receiveAll(t, s, topic, groupOf(16)))
+	})
+}
+
 func TestFileSystemThatDoesNotTellItsUsageLimitsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &smallDisk{FS: vfs.NewMem(), capacity: 1 << 30}

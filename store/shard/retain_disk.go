@@ -91,10 +91,11 @@ func (r *retainer) measure() {
 }
 
 // excess returns how many bytes must be freed for the level to be below Force, and how
-// many of them for it to be below Refuse.
+// many of them for it to be below Refuse. Without Force nothing is removed for want of
+// room: who turns it off wants sends refused rather than messages gone.
 func (r *retainer) excess() (over, hard uint64) {
 	m := r.s.disk.Load()
-	if m == nil {
+	if m == nil || !r.s.opts.Retention.Force.set() {
 		return 0, 0
 	}
 	if m.used >= m.refuse {

@@ -32,6 +32,7 @@ type Retention struct {
 	// their age, until the level is below it. From Refuse on, sends are refused with
 	// mq.ErrStoreFull, and the oldest segments go even if a delivery needs them,
 	// which is counted and logged; sends are taken again as soon as there is room.
+	// Without Force nothing goes for want of room, and sends are only refused.
 	// Receives are refused too when of the room left at Refuse less than a third is
 	// left; acknowledgements never are.
 	Clean, Force, Refuse Watermark
