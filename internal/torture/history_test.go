@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/internal/faultfs"
+	"github.com/perigee-mq/perigee/internal/torture/table"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store"
 	"github.com/perigee-mq/perigee/store/shard"
@@ -363,9 +364,25 @@ func TestHistoriesWithFaultsKeepWhatWasAcknowledged(t *testing.T) {
 				sum.add(c)
 			})
 			t.Logf("%+v in %v", sum, time.Since(began).Round(time.Millisecond))
+			require.NoError(t, table.Add(sum.cells(mode.name, max(mode.n, 1))...))
 			require.Less(t, sum.late, slack, "a redelivery that was waited for came late")
 		})
 	}
+}
+
+// cells returns what a run adds to the table.
+func (c *counts) cells(column string, histories uint64) []table.Cell {
+	number := func(row string, n int) table.Cell { return table.Cell{Column: column, Row: row, Value: fmt.Sprint(n)} }
+	cells := []table.Cell{
+		number("histories", int(histories)), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
+		number("lost", c.lost), number("stuck", c.stuck), number("deliveries after an OK ack", c.afterAck),
+		number("two holders at once", c.twoHolders), number("other faults", c.other),
+		{Column: column, Row: "worst redelivery lateness", Value: c.late.String()},
+	}
+	if c.crashes+c.failures == 0 {
+		return append(cells, number("duplicates without faults", c.duplicates))
+	}
+	return append(cells, number("crashes and failures", c.crashes+c.failures))
 }
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
