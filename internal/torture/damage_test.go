@@ -221,7 +221,7 @@ func tryDamage(t *testing.T, c *story, all map[string][]byte, d damage) (o outco
 		checked := nodeFindings(disk)
 		require.Equal(t, damaged, files(t, disk, "node"), "%s: the check has changed something", d)
 
-		time.Sleep(time.Until(c.stopped)) // time goes on from where the story ended
+		time.Sleep(time.Until(c.end())) // time goes on from where the story ended
 		var err error
 		o, err = c.serve(disk)
 		if err != nil {
