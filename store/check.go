@@ -59,6 +59,8 @@ type CheckedShard struct {
 	Messages uint64 // in the records of the log
 	Keys     uint64 // of the views
 	Applied  uint64 // index of the last record that the views have applied
+	// AppliedTo is the position behind it: a start replays what the log has from there.
+	AppliedTo commitlog.Pos
 	// Derived says that the views were derived again from the log and compared;
 	// else NotDerived says why not.
 	Derived    bool
@@ -201,7 +203,7 @@ func (c *shardCheck) checkViews() {
 		c.inViews(keyspace.StateKey(), "%v", err)
 		return
 	}
-	c.sum.Applied = c.state.Index
+	c.sum.Applied, c.sum.AppliedTo = c.state.Index, commitlog.Pos(c.state.Pos)
 	if !whole {
 		return
 	}

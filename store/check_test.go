@@ -409,7 +409,7 @@ func TestCheckNamesEachDamagedPlaceOfTheLogAndGoesOn(t *testing.T) {
 	files := tree(t, mem, "node")
 	var segments []string
 	for name := range files {
-		if strings.HasPrefix(name, logDir+"/0") {
+		if strings.HasPrefix(name, logDir+"/") && strings.HasSuffix(name, ".log") {
 			segments = append(segments, name)
 		}
 	}

@@ -65,6 +65,7 @@ type (
 		Messages   uint64 `json:"messages"`
 		Keys       uint64 `json:"keys"`
 		Applied    uint64 `json:"applied_record"`
+		AppliedTo  uint64 `json:"applied_position"`
 		Derived    bool   `json:"derived"`
 		NotDerived string `json:"not_derived,omitempty"`
 		Findings   uint64 `json:"findings"`
@@ -128,7 +129,7 @@ func findingOf(f node.Finding) findingInfo {
 func shardOf(s store.CheckedShard) shardInfo {
 	return shardInfo{
 		Name: s.Shard, Segments: s.Log.Segments, Records: s.Log.Records, First: s.Log.First, Last: s.Log.Last, End: uint64(s.Log.End),
-		Torn: s.Log.Torn, Messages: s.Messages, Keys: s.Keys, Applied: s.Applied, Derived: s.Derived, NotDerived: s.NotDerived, Findings: s.Findings,
+		Torn: s.Log.Torn, Messages: s.Messages, Keys: s.Keys, Applied: s.Applied, AppliedTo: uint64(s.AppliedTo), Derived: s.Derived, NotDerived: s.NotDerived, Findings: s.Findings,
 	}
 }
 

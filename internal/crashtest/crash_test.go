@@ -1,10 +1,13 @@
 package crashtest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/internal/torture/table"
 )
 
 // number returns the number in an environment variable, or the fallback.
@@ -45,15 +49,38 @@ func TestNothingAcknowledgedIsLostHoweverOftenTheServerIsKilled(t *testing.T) {
 		t.Run(flush, func(t *testing.T) {
 			t.Parallel()
 			t.Logf("PERIGEE_SEED=%d", seed)
-			r := &run{t: t, server: newServer(t, bin, flush), history: newHistory(), rng: rand.New(rand.NewPCG(seed, 0))}
-			r.run(kills)
+			r := &run{
+				t: t, column: "killed, " + flush, server: newServer(t, bin, flush, small...), history: newHistory(),
+				rng: rand.New(rand.NewPCG(seed, 0)),
+			}
+			r.run(func(ctx context.Context) {
+				for range kills {
+					r.kill(ctx)
+				}
+				require.True(t, pause(ctx, r.upTo(500*time.Millisecond)))
+			})
 		})
 	}
 }
 
+// A server that nothing happens to sends nothing twice without a reason.
+func TestNothingComesTwiceFromAServerThatIsLeftAlone(t *testing.T) {
+	seconds := number(t, "PERIGEE_CALM", 3)
+	r := &run{
+		t: t, column: "not killed", server: newServer(t, binary(t), "sync", small...), history: newHistory(),
+		rng: rand.New(rand.NewPCG(number(t, "PERIGEE_SEED", rand.Uint64()), 0)), calm: true,
+	}
+	r.run(func(ctx context.Context) { require.True(t, pause(ctx, time.Duration(seconds)*time.Second)) })
+}
+
+// small lets a short run fill many segments.
+var small = []string{"--segment-size", "256KiB", "--max-body-size", "64KiB"}
+
 // A run is one server with its clients.
 type run struct {
 	t          *testing.T
+	column     string // of the table
+	calm       bool   // the server is not killed
 	server     *server
 	history    *history
 	rng        *rand.Rand
@@ -64,13 +91,14 @@ type run struct {
 // filters are the groups and the tags they want.
 var filters = map[string]string{"all": "", "all-too": "", "red": "red"}
 
-func (r *run) run(kills int) {
-	t := r.t
+// run lets clients work while trouble is made, then lets them finish, and judges what
+// they have seen.
+func (r *run) run(trouble func(ctx context.Context)) {
 	r.killed = map[string]int{}
 	r.start()
 	r.createTopic()
 	// Producers end first, then the consumers.
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(r.t.Context())
 	sendCtx, stopSending := context.WithCancel(ctx)
 	var producers, consumers sync.WaitGroup
 	defer func() { cancel(); producers.Wait(); consumers.Wait() }()
@@ -87,17 +115,16 @@ func (r *run) run(kills int) {
 		}
 		consumers.Go(func() { c.run(ctx) })
 	}
-	for range kills {
-		r.kill(ctx)
-	}
-	require.True(t, pause(ctx, r.upTo(500*time.Millisecond)))
+	trouble(ctx)
 	stopSending()
 	producers.Wait()
-	// With the producers gone the server is killed once more: idle but for
-	// what is in flight.
-	r.server.down()
-	r.killed["without producers"]++
-	r.start()
+	if !r.calm {
+		// With the producers gone the server is killed once more: idle but for
+		// what is in flight.
+		r.down()
+		r.killed["without producers"]++
+		r.start()
+	}
 	gentle.Store(true)
 	r.drain(ctx)
 	queues := r.queues(ctx)
@@ -105,7 +132,28 @@ func (r *run) run(kills int) {
 	consumers.Wait()
 	faults := r.history.judge(filters, queues)
 	r.report()
-	require.Empty(t, faults)
+	require.Empty(r.t, faults)
+	r.server.down()
+	r.check()
+}
+
+// check runs `perigee check` on what the last kill has left.
+func (r *run) check() checkedShard {
+	out, err := exec.Command(r.server.bin, "check", "--json", "--data-dir", r.server.dataDir).CombinedOutput()
+	require.NoError(r.t, err, "perigee check: %s", out)
+	var line struct {
+		Shard checkedShard `json:"shard"`
+	}
+	first, _, _ := bytes.Cut(out, []byte("\n"))
+	require.NoError(r.t, json.Unmarshal(first, &line), "%s", out)
+	return line.Shard
+}
+
+// checkedShard is what a check says of a shard.
+type checkedShard struct {
+	End       int64 `json:"end_position"`
+	AppliedTo int64 `json:"applied_position"`
+	Derived   bool  `json:"derived"`
 }
 
 func (r *run) newRNG() *rand.Rand { return rand.New(rand.NewPCG(r.rng.Uint64(), 1)) }
@@ -120,6 +168,11 @@ func (r *run) start() {
 	r.recoveries = append(r.recoveries, took)
 }
 
+func (r *run) down() {
+	r.server.down()
+	r.history.cutOff()
+}
+
 // kill lets the clients work for a while, kills the server in one of several
 // ways and starts it again.
 func (r *run) kill(ctx context.Context) {
@@ -127,13 +180,14 @@ func (r *run) kill(ctx context.Context) {
 	switch r.rng.IntN(3) {
 	case 0:
 		r.killed["under load"]++
-		r.server.down()
+		r.down()
 	case 1:
 		r.killed["while closing"]++
 		r.server.terminate(r.upTo(30 * time.Millisecond))
+		r.history.cutOff()
 	case 2:
 		r.killed["under load"]++
-		r.server.down()
+		r.down()
 		for range 1 + r.rng.IntN(3) {
 			r.killed["while starting"]++
 			require.NoError(r.t, r.server.killStarting(r.upTo(60*time.Millisecond)))
@@ -213,6 +267,30 @@ func (r *run) report() {
 	ms := func(d time.Duration) int64 { return d.Milliseconds() }
 	r.t.Logf("messages sent: %d acknowledged, %d unknown; deliveries: %d, %d of them again; acks in time: %d, late: %d",
 		h.acked, h.unknown, h.delivered, h.redelivered, h.acks, h.late)
-	r.t.Logf("kills: %v; recovery in ms: min %d, median %d, max %d",
-		r.killed, ms(times[0]), ms(times[len(times)/2]), ms(times[len(times)-1]))
+	r.t.Logf("kills: %v; recovery in ms: min %d, median %d, max %d; worst lateness %v",
+		r.killed, ms(times[0]), ms(times[len(times)/2]), ms(times[len(times)-1]), h.lateness.Round(time.Millisecond))
+	require.NoError(r.t, table.Add(r.cells(times)...))
+}
+
+// cells returns what the run adds to the table.
+func (r *run) cells(times []time.Duration) []table.Cell {
+	h := r.history
+	text := func(row string, value any) table.Cell {
+		return table.Cell{Column: r.column, Row: row, Value: fmt.Sprint(value)}
+	}
+	kills := 0
+	for _, n := range r.killed {
+		kills += n
+	}
+	cells := []table.Cell{
+		text("kills", kills), text("acknowledged messages", h.acked), text("deliveries", h.delivered),
+		text("lost", h.lost), text("stuck", h.stuck), text("deliveries after an OK ack", h.afterAck),
+		text("two holders at once", h.twoHolders), text("other faults", h.other),
+		text("worst redelivery lateness", h.lateness.Round(time.Millisecond)),
+	}
+	if r.calm {
+		return append(cells, text("duplicates without faults", h.duplicates))
+	}
+	return append(cells, text("recovery, median", times[len(times)/2].Round(time.Millisecond)),
+		text("recovery, max", times[len(times)-1].Round(time.Millisecond)))
 }

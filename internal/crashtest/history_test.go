@@ -23,8 +23,14 @@ type history struct {
 	seen   map[string]map[string]*fate // by group and message
 	at     map[place]string
 	faults []string
+	killed bool      // the server has been killed at least once
+	cut    time.Time // when it was killed last
 
 	acked, unknown, delivered, redelivered, acks, late int
+
+	// What must be 0, and how late a redelivery was that nobody had asked for sooner.
+	lost, stuck, afterAck, twoHolders, duplicates, other int
+	lateness                                             time.Duration
 }
 
 // place is where a message is stored.
@@ -56,8 +62,17 @@ func newHistory() *history {
 	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]*fate{}, at: map[place]string{}}
 }
 
-func (h *history) fault(format string, args ...any) {
+// fault notes that something does not hold.
+func (h *history) fault(kind *int, format string, args ...any) {
+	*kind++
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
+}
+
+// cutOff notes that the server was killed, and with it every receive under way.
+func (h *history) cutOff() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.killed, h.cut = true, time.Now()
 }
 
 func (h *history) beginSend(tag string, ids []string) *sent {
@@ -92,14 +107,14 @@ func (h *history) deliver(d delivery) {
 	defer h.mu.Unlock()
 	h.delivered++
 	if h.msgs[d.id] == nil {
-		h.fault("group %s got %s, which was never sent", d.group, d.id)
+		h.fault(&h.other, "group %s got %s, which was never sent", d.group, d.id)
 		return
 	}
 	if d.body != body(d.id) {
-		h.fault("%s has the body %.40q", d.id, d.body)
+		h.fault(&h.other, "%s has the body %.40q", d.id, d.body)
 	}
 	if id, ok := h.at[d.place]; ok && id != d.id {
-		h.fault("%s and %s are both at %+v", id, d.id, d.place)
+		h.fault(&h.other, "%s and %s are both at %+v", id, d.id, d.place)
 	}
 	h.at[d.place] = d.id
 	if h.seen[d.group] == nil {
@@ -114,22 +129,38 @@ func (h *history) deliver(d delivery) {
 		return
 	}
 	h.redelivered++
+	early := d.at.Add(slack).Before(f.until)
+	if !h.killed && (f.settled || early) {
+		h.duplicates++
+	}
+	if !f.until.IsZero() {
+		// When the lease ends at the latest: a receive that a kill cut off may have
+		// leased it again.
+		from := f.lastSeen.Add(invisible)
+		if end := h.cut.Add(invisible); h.cut.After(f.lastSeen) && end.After(from) {
+			from = end
+		}
+		if d.began.After(from) {
+			from = d.began
+		}
+		h.lateness = max(h.lateness, d.at.Sub(from))
+	}
 	if f.place != d.place {
-		h.fault("group %s got %s from %+v and from %+v", d.group, d.id, f.place, d.place)
+		h.fault(&h.other, "group %s got %s from %+v and from %+v", d.group, d.id, f.place, d.place)
 	}
 	if f.settled {
-		h.fault("group %s got %s again (attempt %d) after its ack had been answered OK", d.group, d.id, d.attempt)
+		h.fault(&h.afterAck, "group %s got %s again (attempt %d) after its ack had been answered OK", d.group, d.id, d.attempt)
 	}
 	// A delivery that never reached a consumer may count or not, but two that
 	// did never have the same number, and a later one has a greater.
 	if f.attempts[d.attempt] {
-		h.fault("group %s got %s twice as attempt %d", d.group, d.id, d.attempt)
+		h.fault(&h.other, "group %s got %s twice as attempt %d", d.group, d.id, d.attempt)
 	}
 	if d.began.After(f.lastSeen) && d.attempt <= f.last {
-		h.fault("group %s got %s as attempt %d after attempt %d", d.group, d.id, d.attempt, f.last)
+		h.fault(&h.other, "group %s got %s as attempt %d after attempt %d", d.group, d.id, d.attempt, f.last)
 	}
-	if d.at.Add(slack).Before(f.until) {
-		h.fault("group %s got %s %v before the lease of attempt %d ended", d.group, d.id, f.until.Sub(d.at), f.last)
+	if early {
+		h.fault(&h.twoHolders, "group %s got %s %v before the lease of attempt %d ended", d.group, d.id, f.until.Sub(d.at), f.last)
 	}
 	f.attempts[d.attempt] = true
 	if d.attempt > f.last {
@@ -203,12 +234,12 @@ func (h *history) judge(filters map[string]string, queues map[int32]int64) []str
 		stored += n
 		for offset := range n {
 			if h.at[place{queue, offset}] == "" {
-				h.fault("nothing was received from offset %d of queue %d", offset, queue)
+				h.fault(&h.lost, "nothing was received from offset %d of queue %d", offset, queue)
 			}
 		}
 	}
 	if int64(len(h.at)) != stored {
-		h.fault("messages came from %d places, the queues hold %d", len(h.at), stored)
+		h.fault(&h.other, "messages came from %d places, the queues hold %d", len(h.at), stored)
 	}
 	return h.faults
 }
@@ -217,7 +248,7 @@ func (h *history) judgeSend(group, tag string, sn *sent) {
 	if tag != "" && sn.tag != tag {
 		for _, id := range sn.ids {
 			if h.seen[group][id] != nil {
-				h.fault("group %s got %s, whose tag it does not want", group, id)
+				h.fault(&h.other, "group %s got %s, whose tag it does not want", group, id)
 			}
 		}
 		return
@@ -232,20 +263,20 @@ func (h *history) judgeSend(group, tag string, sn *sent) {
 	case len(places) == 0 && !sn.acked:
 		return
 	case len(places) != len(sn.ids):
-		h.fault("group %s got %d messages of the send %v (answered OK: %t)", group, len(places), sn.ids, sn.acked)
+		h.fault(&h.lost, "group %s got %d messages of the send %v (answered OK: %t)", group, len(places), sn.ids, sn.acked)
 		return
 	}
 	if sn.acked && places[0].offset != sn.offset {
-		h.fault("send of %v was answered with offset %d and is at %+v", sn.ids, sn.offset, places[0])
+		h.fault(&h.other, "send of %v was answered with offset %d and is at %+v", sn.ids, sn.offset, places[0])
 	}
 	for i, p := range places {
 		if p.queue != places[0].queue || p.offset != places[0].offset+int64(i) {
-			h.fault("the batch %v is not in one piece: %v", sn.ids, places)
+			h.fault(&h.other, "the batch %v is not in one piece: %v", sn.ids, places)
 			return
 		}
 	}
 	if i := slices.IndexFunc(sn.ids, func(id string) bool { return !h.seen[group][id].settled && !h.seen[group][id].acking }); i >= 0 {
-		h.fault("group %s never acknowledged %s, and nothing of it is left", group, sn.ids[i])
+		h.fault(&h.stuck, "group %s never acknowledged %s, and nothing of it is left", group, sn.ids[i])
 	}
 }
 

@@ -41,13 +41,15 @@ type process struct {
 	cmd   *exec.Cmd
 	ready chan string // the address, once
 	ended chan struct{}
-	log   *os.File
 }
 
-func startProcess(bin, dataDir, flush string, log *os.File) (*process, error) {
-	cmd := exec.Command(bin, "standalone", "--json", "--data-dir", dataDir, "--flush", flush,
-		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--segment-size", "256KiB", "--max-body-size", "64KiB", "--tls-mode", "disabled")
-	cmd.Stderr = log
+func startProcess(s *server) (*process, error) {
+	args := append([]string{
+		"standalone", "--json", "--data-dir", s.dataDir, "--flush", s.flush,
+		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--tls-mode", "disabled",
+	}, s.args...)
+	cmd := exec.Command(s.bin, args...)
+	cmd.Stderr = s.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -55,7 +57,7 @@ func startProcess(bin, dataDir, flush string, log *os.File) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, ready: make(chan string, 1), ended: make(chan struct{}), log: log}
+	p := &process{cmd: cmd, ready: make(chan string, 1), ended: make(chan struct{})}
 	go func() {
 		defer close(p.ended)
 		var info struct {
@@ -82,6 +84,7 @@ func (p *process) kill() {
 // A server is the process of the moment and the way to it.
 type server struct {
 	bin, dataDir, flush string
+	args                []string // beside what every server gets
 	log                 *os.File
 
 	mu struct {
@@ -92,12 +95,12 @@ type server struct {
 	}
 }
 
-func newServer(t *testing.T, bin, flush string) *server {
+func newServer(t *testing.T, bin, flush string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	require.NoError(t, err)
-	s := &server{bin: bin, dataDir: filepath.Join(dir, "data"), flush: flush, log: log}
+	s := &server{bin: bin, dataDir: filepath.Join(dir, "data"), flush: flush, args: args, log: log}
 	s.mu.up = make(chan struct{})
 	t.Cleanup(func() {
 		s.down()
@@ -114,7 +117,7 @@ func newServer(t *testing.T, bin, flush string) *server {
 // start starts the server and waits until it serves, which took so long.
 func (s *server) start() (time.Duration, error) {
 	began := time.Now()
-	p, err := startProcess(s.bin, s.dataDir, s.flush, s.log)
+	p, err := startProcess(s)
 	if err != nil {
 		return 0, err
 	}
@@ -175,7 +178,7 @@ func (s *server) terminate(grace time.Duration) {
 
 // killStarting starts the server and kills it after so long, ready or not.
 func (s *server) killStarting(after time.Duration) error {
-	p, err := startProcess(s.bin, s.dataDir, s.flush, s.log)
+	p, err := startProcess(s)
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}

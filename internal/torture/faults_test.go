@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/internal/faultfs"
+	"github.com/perigee-mq/perigee/internal/torture/table"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -101,6 +102,15 @@ func TestEveryFaultOfEveryOperationKeepsWhatWasAnswered(t *testing.T) {
 		}
 	})
 	t.Logf("%d faults came, %d of them stopped the node", fired.Load(), failed.Load())
+	for flush, column := range map[shard.FlushMode]string{shard.FlushSync: "simulated, sync", shard.FlushAsync: "simulated, async"} {
+		n := 0
+		for _, p := range plans {
+			if p.flush == flush {
+				n++
+			}
+		}
+		require.NoError(t, table.Add(table.Cell{Column: column, Row: "faults of single operations", Value: fmt.Sprint(n)}))
+	}
 }
 
 // tryPlan runs the story with the fault and verifies what is left, as a process finds it

@@ -141,9 +141,7 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 	defer l.mu.Unlock()
 	l.life++
 	l.clean = false
-	for _, f := range l.fates {
-		f.due = time.Time{} // a receive without an answer may have leased it again
-	}
+	l.forgetDue()
 	since := stopped.Add(-flushInterval - slack)
 	if !l.unsafe.IsZero() && l.unsafe.Before(since) {
 		since = l.unsafe
@@ -151,6 +149,20 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 	l.unsafe = since
 	if lost {
 		l.forget(since)
+	}
+}
+
+// closed notes that the store was closed in order.
+func (l *ledger) closed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgetDue()
+}
+
+// forgetDue: a receive that got no answer may have leased any message again.
+func (l *ledger) forgetDue() {
+	for _, f := range l.fates {
+		f.due = time.Time{}
 	}
 }
 
@@ -200,6 +212,8 @@ func (l *ledger) endSend(sn *sent, life int, offset mq.QueueOffset) {
 		l.counts.acked += len(sn.ids)
 	}
 }
+
+const stamp = "04:05.000000000"
 
 // slack is how far apart two commands of the same moment may be.
 const slack = time.Millisecond
@@ -257,7 +271,12 @@ func (l *ledger) deliver(group mq.GroupID, start, now time.Time, invisible time.
 		if start.After(from) {
 			from = start
 		}
-		l.counts.late = max(l.counts.late, now.Sub(from))
+		late := now.Sub(from)
+		l.counts.late = max(l.counts.late, late)
+		if late > slack {
+			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
+				group, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
+		}
 	}
 	f.attempt, f.givenUp, f.when = d.Lease.Attempt, false, now
 	f.until, f.due = now.Add(invisible), now.Add(invisible)

@@ -1,4 +1,51 @@
-// Torture.
+// Command torture prints the figures of the tests that `make torture` runs, as one
+// table: those of this package, which run histories with faults in fake time on a file
+// system in memory, and those of internal/crashtest, which kill real processes.
+//
+// Its tests are what it is about. One story of everything that a node does is told
+// while each operation of the file system fails in turn, or the machine crashes after
+// it; every file of a node is damaged in every way; and random histories of clients,
+// crashes and failures are judged by what the clients were told. A failed run prints
+// the seed that repeats it.
 package main
 
-func main() {}
+import (
+	"fmt"
+	"os"
+
+	"github.com/perigee-mq/perigee/internal/torture/table"
+)
+
+// The columns and rows of the table, in order.
+var (
+	columns = []string{"simulated, sync", "simulated, async", "simulated, no faults", "killed, sync", "killed, async", "not killed"}
+	rows    = []string{
+		"histories", "faults of single operations", "damaged files", "crashes and failures", "kills",
+		"acknowledged messages", "deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once",
+		"duplicates without faults", "other faults", "worst redelivery lateness",
+		"recovery, median", "recovery, max", "log replayed after one kill", "recovery per GiB replayed",
+	}
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: torture RESULTS")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "torture:", err)
+		os.Exit(1)
+	}
+}
+
+func run(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := table.Print(os.Stdout, f, columns, rows); err != nil {
+		_ = f.Close() // it was only read
+		return err
+	}
+	return f.Close()
+}

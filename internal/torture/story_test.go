@@ -33,7 +33,7 @@ type story struct {
 	router  *router.Router
 	store   *store.Store
 	told    [2]atomic.Int64 // failures told by router and store
-	stopped time.Time       // when the store failed or the story ended
+	stopped atomic.Int64    // when the store failed or the story ended, in Unix nanoseconds
 	states  []string        // of the metadata, after each change that was answered
 	atEnd   func()          // called before the last close
 	topic   *mq.Topic
@@ -48,9 +48,7 @@ func newStory(o settings) *story {
 // run carries the story out and returns its first error. It leaves nothing open.
 func (c *story) run(fs vfs.FS) error {
 	err := c.tell(fs)
-	if c.stopped.IsZero() {
-		c.stopped = time.Now()
-	}
+	c.stopped.CompareAndSwap(0, time.Now().UnixNano())
 	if err != nil {
 		synctest.Wait()
 		c.checkStopped()
@@ -147,7 +145,7 @@ func (c *story) checkStopped() {
 // nothing fails.
 func (c *story) verify(fs vfs.FS, lost bool, final []string) (faults []string) {
 	l := c.ledger.copy()
-	l.ends(lost, c.stopped)
+	l.ends(lost, c.end())
 	v := &story{settings: c.settings, ctx: c.ctx, ledger: l, life: l.now()}
 	v.onFailure = nil
 	note := func(what string, err error) {
@@ -194,12 +192,15 @@ func (c *story) open(fs vfs.FS) (err error) {
 	o := c.settings
 	o.onFailure = func() {
 		if c.told[1].Add(1) == 1 {
-			c.stopped = time.Now()
+			c.stopped.Store(time.Now().UnixNano())
 		}
 	}
 	c.store, err = openStore(fs, o)
 	return err
 }
+
+// end returns when the story ended, or the store failed.
+func (c *story) end() time.Time { return time.Unix(0, c.stopped.Load()) }
 
 // note remembers the state of the metadata.
 func (c *story) note() { c.states = append(c.states, describe(c.router)) }
