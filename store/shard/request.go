@@ -55,11 +55,17 @@ func (r *request) answer(err error) {
 	r.done <- struct{}{}
 }
 
-// size bounds the length of the command's encoding. Beside these parts a command
-// has a few numbers of fixed size.
+// Sizes of the parts of commands. Beside them a command has a few numbers of fixed size.
+const (
+	commandNumbers  = 64
+	leaseRefSize    = 4 + 8 + 8
+	leaseChangeSize = leaseRefSize + 8 + 1
+	queueTrimSize   = 4 + 8 + 8
+)
+
+// size bounds the length of the command's encoding.
 func (r *request) size() int64 {
-	const numbers, leaseRefSize, leaseChangeSize = 64, 4 + 8 + 8, 4 + 8 + 8 + 8 + 1
-	n := numbers
+	n := commandNumbers
 	switch r.kind {
 	case command.KindAppend:
 		n = r.append.Size()
@@ -75,7 +81,7 @@ func (r *request) size() int64 {
 		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
 		n += one.Size()
 	case command.KindTrim:
-		n += r.trim.Size()
+		n += len(r.trim.Queues) * queueTrimSize
 	}
 	return int64(n)
 }
