@@ -36,6 +36,7 @@ type Options struct {
 	SegmentSize   int64
 	ZeroFill      int64
 	CacheSize     int64
+	MaxSeries     int
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -74,7 +75,7 @@ func Open(opts Options) (*Store, error) {
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
-			Logger: opts.Logger, OnFailure: opts.OnFailure,
+			MaxSeries: opts.MaxSeries, Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())
@@ -111,6 +112,25 @@ func (s *Store) Stats() map[string]shard.Stats {
 		stats[name] = sh.Stats()
 	}
 	return stats
+}
+
+// Views returns what the views of the named shard take; see shard.Views.
+func (s *Store) Views(name string) (shard.Views, error) {
+	sh, err := s.shard(name)
+	if err != nil {
+		return shard.Views{}, err
+	}
+	return sh.Views()
+}
+
+// Survey returns what the topics and groups of the named shard are at; see
+// shard.Survey.
+func (s *Store) Survey(ctx context.Context, name string) (shard.Survey, error) {
+	sh, err := s.shard(name)
+	if err != nil {
+		return shard.Survey{}, err
+	}
+	return sh.Survey(ctx)
 }
 
 func (s *Store) shard(name string) (*shard.Shard, error) {

@@ -221,6 +221,7 @@ func (m *Machine) applyExpire(rec Record) error {
 		if err := m.end(s, ref, l, g.MaxAttempts); err != nil {
 			return err
 		}
+		m.Effects.Expired = append(m.Effects.Expired, ref.Sub)
 	}
 	if !more {
 		m.due.low = uint64(c.Time)

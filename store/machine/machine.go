@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -48,6 +49,9 @@ type Result struct {
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
+	// Lost is how many redeliveries a pop dropped because their message is no
+	// longer stored.
+	Lost uint64
 }
 
 func (r *Result) reset() {
@@ -72,6 +76,8 @@ type Effects struct {
 	Ready []keyspace.Sub
 	// UsedUp lists the messages that wait for a dead-letter copy.
 	UsedUp []keyspace.Ref
+	// Expired lists the group and topic of each lease that ended by its time.
+	Expired []keyspace.Sub
 	// Gone says that a topic or group was deleted.
 	Gone bool
 	// Lost counts the deliveries that were dropped because their message is no
@@ -79,15 +85,17 @@ type Effects struct {
 	Lost uint64
 }
 
-// An Arrival is one new message. Tag aliases the command's payload.
+// An Arrival is one new message. Tag aliases the command's payload; Size is that
+// of the stored message.
 type Arrival struct {
 	Topic mq.TopicID
+	Size  uint32
 	Tag   []byte
 }
 
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
-	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], UsedUp: e.UsedUp[:0]}
+	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], UsedUp: e.UsedUp[:0], Expired: e.Expired[:0]}
 }
 
 // leaseCache bounds how many lease records are kept in memory between commits.
@@ -145,6 +153,25 @@ func ReadState(db *pebble.DB) (keyspace.State, error) {
 		return state, fmt.Errorf("state of the views: %w", err)
 	}
 	return state, nil
+}
+
+// ReadDurableState is ReadState for what of the views is on disk already: what it
+// has applied survives, even when the log is all that is kept besides.
+func ReadDurableState(db *pebble.DB) (state keyspace.State, err error) {
+	lower := keyspace.StateKey()
+	it, err := db.NewIter(&pebble.IterOptions{
+		LowerBound: lower, UpperBound: append(slices.Clone(lower), 0), OnlyReadGuaranteedDurable: true,
+	})
+	if err != nil {
+		return state, err
+	}
+	if it.First() {
+		state, err = keyspace.DecodeState(it.Value())
+	}
+	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		err = fmt.Errorf("state of the views on disk: %w", err)
+	}
+	return state, err
 }
 
 func (m *Machine) load() error {

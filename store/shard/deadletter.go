@@ -165,9 +165,14 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 		return fmt.Errorf("message at offset %d of queue %d: %w", ref.Offset, ref.Queue, mq.ErrLeaseEnded)
 	}
 	if u.Missing {
-		s.stats.lost.Add(1)
 		s.logger.Warn("used-up message is no longer stored", "topic", u.Topic.String(), "group", u.Group.String(), "queue", ref.Queue, "offset", ref.Offset)
-		_, err := s.Ack(ctx, ref.Topic, ref.Group, []command.LeaseRef{{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}})
+		r := s.newRequest(command.KindAck)
+		r.ack = command.Ack{Topic: ref.Topic, Group: ref.Group, Leases: []command.LeaseRef{{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}}}
+		r.uncounted = true
+		results, err := s.settle(ctx, r)
+		if err == nil && results[0] == nil {
+			s.stats.lostUsedUp(ref.Sub)
+		}
 		return err
 	}
 	buf := make([]byte, u.Entry.Size)

@@ -152,7 +152,9 @@ func (s *Shard) refuseUntilStop() {
 // turn carries out one round. Requests that it has answered are nil in
 // rd.requests; after an error the others are still to be answered.
 func (s *Shard) turn(rd *round) error {
-	due, err := s.machine.Due(s.clock.peek())
+	now := s.clock.begin()
+	s.stages.begin(now, rd.requests)
+	due, err := s.machine.Due(now)
 	if err != nil {
 		return err
 	}
@@ -188,6 +190,9 @@ func (s *Shard) turn(rd *round) error {
 			r.answer(r.res.Err)
 		}
 	}
+	if rd.batch.Len() > 0 {
+		s.stages.end(StageAnswer, s.clock.peek())
+	}
 	return nil
 }
 
@@ -201,11 +206,11 @@ func (s *Shard) commit(rd *round) error {
 	if err != nil {
 		return err
 	}
+	s.stages.end(StageAppend, s.clock.peek())
 	if s.opts.Flush == FlushSync {
-		if err := s.log.Sync(); err != nil {
+		if s.stages.since, err = s.sync(); err != nil {
 			return err
 		}
-		s.stats.syncs.Add(1)
 	} else {
 		signal(s.unsynced)
 	}
@@ -223,7 +228,12 @@ func (s *Shard) commit(rd *round) error {
 		}
 		s.stats.applied(rec.Kind, res, r)
 	}
-	return s.machine.Commit()
+	if err := s.machine.Commit(); err != nil {
+		return err
+	}
+	s.stats.position.Store(s.machine.State().Pos)
+	s.stages.end(StageApply, s.clock.peek())
+	return nil
 }
 
 // stage adds one command to the round.
@@ -319,6 +329,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 // whoever wakes must find what woke it.
 func (s *Shard) wake() {
 	e := &s.machine.Effects
+	s.stats.happened(e)
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	if e.Gone {
@@ -328,7 +339,6 @@ func (s *Shard) wake() {
 		signal(s.usedUp)
 	}
 	if e.Lost > 0 {
-		s.stats.lost.Add(e.Lost)
 		s.logger.Warn("redeliveries dropped whose messages are no longer stored", "messages", e.Lost)
 	}
 	e.Reset()

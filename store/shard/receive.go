@@ -140,6 +140,7 @@ const (
 // that cannot be read stays leased and comes back; the others are delivered.
 func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]mq.Delivery, error) {
 	deliveries := make([]mq.Delivery, 0, len(popped))
+	sub := keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}
 	var failed error
 	for i := 0; i < len(popped); {
 		run := neighbours(popped[i:])
@@ -153,7 +154,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 				// not take its neighbours along: each message by itself.
 				var alone error
 				if single, alone = s.fetch(run[j : j+1]); alone != nil {
-					failed = s.unreadable(p, alone)
+					failed = s.unreadable(sub, p, alone)
 					continue
 				}
 				from = 0
@@ -161,7 +162,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			to := from + uint64(p.Size)
 			msg, err := command.DecodeMessage(single[from:to:to])
 			if err != nil {
-				failed = s.unreadable(p, err)
+				failed = s.unreadable(sub, p, err)
 				continue
 			}
 			deliveries = append(deliveries, mq.Delivery{
@@ -202,8 +203,8 @@ func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
 	return buf, s.log.ReadAt(buf, commitlog.Pos(run[0].Pos))
 }
 
-func (s *Shard) unreadable(p machine.Popped, cause error) error {
-	s.stats.unreadable.Add(1)
+func (s *Shard) unreadable(sub keyspace.Sub, p machine.Popped, cause error) error {
+	s.stats.failedRead(sub)
 	err := fmt.Errorf("message at offset %d of queue %d, log position %d: %w", p.Offset, p.Queue, p.Pos, cause)
 	s.logger.Error("message not readable", "queue", p.Queue, "offset", p.Offset, "position", p.Pos, "error", cause)
 	return err

@@ -26,6 +26,9 @@ type request struct {
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
 
+	submitted int64 // the shard's time when it was put into the queue; none for a query
+	uncounted bool  // the shard itself asks
+
 	res  machine.Result
 	err  error
 	done chan struct{} // receives once; capacity 1
