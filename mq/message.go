@@ -127,6 +127,9 @@ type Receive struct {
 	Wait time.Duration
 	// AutoRenew is noted in the leases.
 	AutoRenew bool
+	// Waited, when set, is increased by the time that the receive spent waiting for
+	// a message. The caller reads it when the receive has returned.
+	Waited *time.Duration
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

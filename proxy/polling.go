@@ -80,10 +80,14 @@ func room(ctx context.Context) time.Duration {
 	return max(time.Until(deadline)-margin(ctx), 0)
 }
 
-// pause waits for d and reports false when ctx ended first.
+// pause waits for d and reports false when ctx ended first. The call has waited for
+// it on purpose.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	if waited := waitedIn(ctx); waited != nil {
+		defer func(start time.Time) { *waited += time.Since(start) }(time.Now())
+	}
 	select {
 	case <-timer.C:
 		return true

@@ -83,7 +83,7 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if r.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
 		return c, r, err
 	}
-	r.AutoRenew = req.GetAutoRenew()
+	r.AutoRenew, r.Waited = req.GetAutoRenew(), waitedIn(ctx)
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
 	if r.Invisible, err = s.invisibleOf(req); err != nil {
 		return c, r, err

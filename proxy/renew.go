@@ -94,6 +94,9 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
 			e.failures, e.suspect = 0, false
+			if goesOn {
+				r.renewed.Add(1)
+			}
 		} else {
 			e.failures++
 			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -30,6 +31,8 @@ type renewals struct {
 	wake   chan struct{}
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+
+	renewed atomic.Uint64 // leases, each time
 
 	mu struct { // guards the renewals too
 		sync.Mutex

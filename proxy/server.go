@@ -65,9 +65,9 @@ type Options struct {
 	// by default. RenewLimit ends the renewals: 3 h by default.
 	RenewSlice time.Duration
 	RenewLimit time.Duration
-	// Observe is told of every call when it has ended: the method's full name,
-	// the protocol's code and how long it took. It must be quick. Nil: nobody is.
-	Observe func(method string, code rmqpb.Code, d time.Duration)
+	// Observe is told of every call when it has ended. It must be quick. Nil:
+	// nobody is.
+	Observe func(Call)
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }

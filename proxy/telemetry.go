@@ -28,6 +28,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -61,6 +62,8 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	if !ok {
 		return errClosing
 	}
+	s.streams.open.Add(1)
+	defer s.streams.open.Add(-1)
 	for {
 		select {
 		case cmd := <-t.out.Commands():
@@ -209,6 +212,7 @@ type streams struct {
 	serving    context.Context
 	endServing context.CancelFunc
 	receivers  sync.WaitGroup // added to under mu, and not once draining
+	open       atomic.Int64   // calls under way
 }
 
 func (s *streams) init() { s.serving, s.endServing = context.WithCancel(context.Background()) }

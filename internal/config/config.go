@@ -54,8 +54,20 @@ type Config struct {
 	SessionTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
+	// Metrics are what /metrics serves (metrics).
+	Metrics Metrics
 	// Log is what the process logs (log).
 	Log Log
+
+	// Version is the program's own, for whoever asks. It is no setting.
+	Version string
+}
+
+// Metrics say what /metrics serves.
+type Metrics struct {
+	// MaxTopics is how many topics, and how many pairs of a consumer group and a
+	// topic, have series of their own (metrics.max_topics).
+	MaxTopics int
 }
 
 // TLS says what the gRPC port speaks.
@@ -132,6 +144,7 @@ func Default() Config {
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
 		Renew:            Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Metrics:          Metrics{MaxTopics: 1000},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

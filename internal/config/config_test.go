@@ -95,7 +95,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
 		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
-		"--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
+		"--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
@@ -104,8 +104,9 @@ func TestFlagsSetEveryField(t *testing.T) {
 		SegmentSize: 2 << 30, AutoCreateTopics: true, DefaultQueues: 3,
 		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
-		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
-		Log:   Log{Level: slog.LevelDebug, Format: LogJSON},
+		Renew:   Renew{Slice: 10 * time.Second, Max: time.Hour},
+		Metrics: Metrics{MaxTopics: 7},
+		Log:     Log{Level: slog.LevelDebug, Format: LogJSON},
 	}, c)
 }
 

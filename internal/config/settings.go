@@ -48,6 +48,7 @@ func settings(c *Config) []setting {
 		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},
 		{"renew.slice", "renew-slice", "`time` a push consumer's lease is extended by", span(&c.Renew.Slice)},
 		{"renew.max", "renew-max", "`time` after which a lease is not extended any more", span(&c.Renew.Max)},
+		{"metrics.max_topics", "metrics-max-topics", "`number` of topics, and of pairs of group and topic, with series of their own", integer(&c.Metrics.MaxTopics)},
 		{"log.level", "log-level", "`level`: debug, info, warn or error", level(&c.Log.Level)},
 		{"log.format", "log-format", "`format`: text or json", text(&c.Log.Format)},
 	}

@@ -23,13 +23,15 @@ const (
 	// A record of the log holds a message and does not span segments.
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
+	// A scrape of that many takes seconds and a hundred megabytes.
+	maxMetricTopics = 100_000
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
 // that names the key, the value and the rule of the first thing that is wrong.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateSizes, c.validateTimes, c.validateLog,
+		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateSizes, c.validateTimes, c.validateMetrics, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -146,6 +148,10 @@ func (c Config) validateTimes() error {
 		return err
 	}
 	return within("renew.slice", c.Renew.Slice, time.Second, c.Renew.Max)
+}
+
+func (c Config) validateMetrics() error {
+	return within("metrics.max_topics", c.Metrics.MaxTopics, 1, maxMetricTopics)
 }
 
 func (c Config) validateLog() error {

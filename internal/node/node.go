@@ -100,7 +100,7 @@ func (n *node) start() (err error) {
 	if n.grpcListener, err = net.Listen("tcp", n.cfg.GRPCListen); err != nil {
 		return fmt.Errorf("grpc_listen: %w", err)
 	}
-	if n.metrics, err = newMetrics(); err != nil {
+	if n.metrics, err = newMetrics(n.cfg, n.ready, n.logger); err != nil {
 		return err
 	}
 	n.httpServer = &http.Server{
@@ -134,8 +134,9 @@ func (n *node) start() (err error) {
 	}
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
-	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
+	n.serve("grpc", func() error { return n.grpcServer.Serve(countingListener{n.grpcListener, &n.metrics.conns}) })
 	n.recovered.set()
+	n.metrics.serving()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if errors.Join(n.store.Err(), n.router.Err()) != nil {
 		n.notServing() // it failed before the status above, which must not stay
@@ -162,17 +163,18 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		OnFailure: n.notServing,
+		MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
 	}
-	n.metrics.observeStore(n.store)
+	n.metrics.store.Store(n.store)
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
 		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
 	})
+	n.metrics.router.Store(n.router)
 	return err
 }
 
@@ -194,11 +196,12 @@ func (n *node) buildServer() error {
 		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
-		Observe: n.metrics.observeCall, Logger: n.logger,
+		Observe: n.metrics.calls.observe, Logger: n.logger,
 	})
 	if err != nil {
 		return err
 	}
+	n.metrics.proxy.Store(n.proxy)
 	opts := transport.ServerOptions(transport.ServerConfig{
 		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})

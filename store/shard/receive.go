@@ -73,8 +73,10 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 			}
 			return popped, popID, err
 		}
+		parked := time.Now()
 		select {
 		case <-w.c:
+			waited(r, parked)
 			continue
 		case <-timer.C:
 		case <-ctx.Done():
@@ -84,7 +86,15 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 			err = s.Err()
 		}
 		s.waiters.unregister(w)
+		waited(r, parked)
 		return nil, 0, err
+	}
+}
+
+// waited notes that the receive waited from then until now.
+func waited(r mq.Receive, from time.Time) {
+	if r.Waited != nil {
+		*r.Waited += time.Since(from)
 	}
 }
 

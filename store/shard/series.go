@@ -9,6 +9,10 @@ import (
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
+// Other is what the topics and groups that are counted together are called in
+// metrics. A topic of that name, and a group with it, is always one of them.
+const Other = "_other"
+
 // series are the counters of single topics, and of single groups with single
 // topics. There are at most max of either; what comes beyond is counted together,
 // and gets a series of its own when it is seen after one was given up. Those of
@@ -48,7 +52,8 @@ func (se *series) topic(id mq.TopicID) *topicCounts {
 	if c := se.mu.topics[id]; c != nil {
 		return c
 	}
-	if _, known := se.machine.TopicName(id); !known || len(se.mu.topics) >= se.max {
+	name, known := se.machine.TopicName(id)
+	if !known || len(se.mu.topics) >= se.max || name.String() == Other {
 		return &se.otherTopics
 	}
 	c := new(topicCounts)
@@ -64,7 +69,8 @@ func (se *series) sub(id keyspace.Sub) *subCounts {
 	if c := se.mu.subs[id]; c != nil {
 		return c
 	}
-	if _, _, known := se.machine.SubNames(id); !known || len(se.mu.subs) >= se.max {
+	group, topic, known := se.machine.SubNames(id)
+	if !known || len(se.mu.subs) >= se.max || group.String() == Other && topic.String() == Other {
 		return &se.otherSubs
 	}
 	c := new(subCounts)
