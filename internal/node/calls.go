@@ -35,17 +35,20 @@ type callKey struct {
 // seen before.
 func (c *calls) observe(call proxy.Call) {
 	key := callKey{call.Method, call.Code, call.GRPC}
-	seen := c.seen.Load()
-	if seen == nil || (*seen)[key] == nil {
-		seen = c.add(key)
+	var h *histogram.Histogram
+	if seen := c.seen.Load(); seen != nil {
+		h = (*seen)[key]
 	}
-	(*seen)[key].Observe(call.Took - call.Waited)
+	if h == nil {
+		h = c.add(key)
+	}
+	h.Observe(call.Took - call.Waited)
 	if call.Waited > 0 {
 		c.waits.Observe(call.Waited)
 	}
 }
 
-func (c *calls) add(key callKey) *map[callKey]*histogram.Histogram {
+func (c *calls) add(key callKey) *histogram.Histogram {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := map[callKey]*histogram.Histogram{}
@@ -56,7 +59,7 @@ func (c *calls) add(key callKey) *map[callKey]*histogram.Histogram {
 		next[key] = new(histogram.Histogram)
 	}
 	c.seen.Store(&next)
-	return &next
+	return next[key]
 }
 
 // list returns the measurements, in the order of their labels.
