@@ -24,6 +24,10 @@ func (s *Server) Interceptors() []grpc.ServerOption {
 		// Inside of it, so that the time is the call's own; it sees panics pass.
 		s.observation(),
 	}
+	if s.tracing != nil {
+		// Innermost, so that a span is of the handler alone.
+		order = append(order, s.tracing.interceptor())
+	}
 	var unary []grpc.UnaryServerInterceptor
 	var stream []grpc.StreamServerInterceptor
 	for _, i := range order {

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
@@ -68,6 +69,8 @@ type Options struct {
 	// Observe is told of every call when it has ended. It must be quick. Nil:
 	// nobody is.
 	Observe func(Call)
+	// Tracer makes the spans of calls. Nil: there are none, at no cost.
+	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
@@ -105,6 +108,7 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	tracing   *tracing // nil: off
 	rotation  rotation
 	streams   streams
 	frames    mem.BufferPool // of encoded deliveries
@@ -124,6 +128,10 @@ func New(opts Options) (*Server, error) {
 		if s.advertise, err = wire.EndpointsFor(opts.Advertise); err != nil {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
+	}
+	if opts.Tracer != nil {
+		s.tracing = &tracing{tracer: opts.Tracer}
+		s.store = tracedStore{s.store, s.tracing}
 	}
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)

@@ -8,6 +8,7 @@ package config
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -56,6 +57,8 @@ type Config struct {
 	Renew Renew
 	// Metrics are what /metrics serves (metrics).
 	Metrics Metrics
+	// Tracing says where the spans of calls go (tracing).
+	Tracing Tracing
 	// Log is what the process logs (log).
 	Log Log
 
@@ -113,6 +116,27 @@ type Renew struct {
 	Max time.Duration
 }
 
+// Tracing says where the spans of calls go.
+type Tracing struct {
+	// Endpoint is the collector: host:port, or a URL with http or https for
+	// cleartext or TLS (tracing.endpoint). It takes OTLP over gRPC. When it is set
+	// nowhere, the standard variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+	// OTEL_EXPORTER_OTLP_ENDPOINT count. Empty: no spans are made.
+	Endpoint string
+	// Ratio is the share of calls that are traced of those that neither their
+	// caller nor the sender of their message has decided about, from 0 to 1
+	// (tracing.ratio).
+	Ratio float64
+}
+
+// EndpointURL returns Endpoint as a URL.
+func (t Tracing) EndpointURL() string {
+	if strings.Contains(t.Endpoint, "://") {
+		return t.Endpoint
+	}
+	return "http://" + t.Endpoint
+}
+
 // Log says what the process logs, to standard error.
 type Log struct {
 	// Level is the least severe level logged: debug, info, warn or error (log.level).
@@ -145,6 +169,7 @@ func Default() Config {
 		SessionTimeout:   90 * time.Second,
 		Renew:            Renew{Slice: time.Minute, Max: 3 * time.Hour},
 		Metrics:          Metrics{MaxTopics: 1000},
+		Tracing:          Tracing{Ratio: 0.01},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

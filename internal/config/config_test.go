@@ -95,7 +95,8 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
 		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
-		"--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7", "--log-level=debug", "--log-format=json")})
+		"--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7",
+		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
@@ -106,6 +107,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
 		Renew:   Renew{Slice: 10 * time.Second, Max: time.Hour},
 		Metrics: Metrics{MaxTopics: 7},
+		Tracing: Tracing{Endpoint: "https://c:4317", Ratio: 0.5},
 		Log:     Log{Level: slog.LevelDebug, Format: LogJSON},
 	}, c)
 }
@@ -162,4 +164,26 @@ func TestSizesReadWhatTheyPrint(t *testing.T) {
 		_, err := ParseSize(text)
 		require.Error(t, err, text)
 	}
+}
+
+func TestTheStandardVariablesNameTheCollectorOfTraces(t *testing.T) {
+	standard := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://all:4317"}
+	own := append(standard, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://traces:4317")
+	for _, tc := range []struct {
+		src  Sources
+		want string
+	}{
+		{Sources{}, ""},
+		{Sources{Env: standard}, "http://all:4317"},
+		{Sources{Env: own}, "https://traces:4317"},
+		{Sources{Env: own, Flags: parseFlags(t, "--tracing-endpoint=flag:1")}, "flag:1"},
+		{Sources{Env: own, File: writeFile(t, "tracing: {endpoint: 'file:1'}")}, "file:1"},
+	} {
+		c, err := Load(tc.src)
+		require.NoError(t, err)
+		require.Equal(t, tc.want, c.Tracing.Endpoint)
+	}
+	require.Equal(t, "http://flag:1", Tracing{Endpoint: "flag:1"}.EndpointURL())
+	_, err := Load(Sources{Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://all:1"}})
+	require.ErrorContains(t, err, `tracing.endpoint "ftp://all:1"`)
 }

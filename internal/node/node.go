@@ -74,6 +74,7 @@ type node struct {
 	grpcServer   *grpc.Server
 	health       *health.Server
 	metrics      *metrics
+	tracing      tracing
 	store        *store.Store
 	router       *router.Router
 	proxy        *proxy.Server
@@ -188,6 +189,9 @@ func (n *node) buildServer() error {
 	if err != nil {
 		return err
 	}
+	if n.tracing, err = openTracing(n.cfg, n.logger); err != nil {
+		return err
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
@@ -196,7 +200,7 @@ func (n *node) buildServer() error {
 		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
-		Observe: n.metrics.calls.observe, Logger: n.logger,
+		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})
 	if err != nil {
 		return err
@@ -252,7 +256,7 @@ func (n *node) ready() error {
 //  1. health says so, that balancers go elsewhere;
 //  2. waiting receives and Telemetry streams end, calls under way finish, then
 //     connections close;
-//  3. the proxy ends its background work;
+//  3. the proxy ends its background work, and the last spans are sent;
 //  4. the store and the router flush and close.
 func (n *node) stop() error {
 	close(n.draining)
@@ -282,6 +286,7 @@ func (n *node) stop() error {
 	if n.proxy != nil {
 		n.proxy.Close()
 	}
+	n.tracing.close()
 	if n.cancel != nil {
 		n.cancel()
 	}
