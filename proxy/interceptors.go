@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc"
 	grpccodes "google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/perigee-mq/perigee/mq"
 )
 
 // An interceptor is both forms of one.
@@ -48,7 +50,7 @@ func (s *Server) recovery() interceptor {
 // there, and returns what the client is told.
 func (s *Server) panicked(ctx context.Context, p any) error {
 	method, _ := grpc.Method(ctx)
-	s.logger.ErrorContext(ctx, "panic in a call", "method", method, "client", clientOf(ctx).ID,
+	s.logger.ErrorContext(ctx, "panic in a call", "method", method, "client", mq.Shorten(clientOf(ctx).ID),
 		"panic", p, "stack", string(debug.Stack()))
 	return grpcstatus.Error(grpccodes.Internal, "internal error; the server's log has the cause")
 }

@@ -80,6 +80,17 @@ func TestPanicCostsOneCallAndIsLogged(t *testing.T) {
 	require.Equal(t, rmqpb.Code_OK, res.GetStatus().GetCode())
 }
 
+func TestWhatAClientCallsItselfIsShortInTheLog(t *testing.T) {
+	var log strings.Builder
+	s := newTestServer(t, func(o *testOptions) { o.Logger = textLogger(&log) })
+	s.Server.router = brokenRouter{s.Server.router}
+	id := strings.Repeat("i", 10_000)
+	_, err := rmqpb.NewMessagingServiceClient(s.dial(t)).QueryRoute(from(t, id), &rmqpb.QueryRouteRequest{Topic: named("orders")})
+	require.Error(t, err)
+	require.Contains(t, log.String(), "client=iii")
+	require.NotContains(t, log.String(), strings.Repeat("i", 100))
+}
+
 func TestPanicIsObservedAsInternal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := observer{}

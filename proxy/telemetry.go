@@ -37,6 +37,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/quirks"
 	"github.com/perigee-mq/perigee/proxy/session"
 )
@@ -179,7 +180,7 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 	}
 	if !t.out.Send(reply) && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens
-		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
+		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", mq.Shorten(t.client.ID))
 	}
 	if wait := quirks.SettingsAgain(t.client.Language); wait > 0 {
 		t.sendAgain(reply, wait)

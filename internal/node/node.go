@@ -21,6 +21,7 @@ import (
 
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/loglimit"
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
@@ -49,6 +50,7 @@ const drainTime = 8 * time.Second
 // in order. ready is called once, when clients can be served. An error says why
 // the node did not start, or what went wrong while it stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
+	logger = slog.New(loglimit.New(logger.Handler()))
 	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
 	if err := n.start(); err != nil {
 		return errors.Join(err, n.stop())

@@ -150,7 +150,6 @@ const (
 // that cannot be read stays leased and comes back; the others are delivered.
 func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]mq.Delivery, error) {
 	deliveries := make([]mq.Delivery, 0, len(popped))
-	sub := keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}
 	var failed error
 	for i := 0; i < len(popped); {
 		run := neighbours(popped[i:])
@@ -164,7 +163,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 				// not take its neighbours along: each message by itself.
 				var alone error
 				if single, alone = s.fetch(run[j : j+1]); alone != nil {
-					failed = s.unreadable(sub, p, alone)
+					failed = s.unreadable(r, p, alone)
 					continue
 				}
 				from = 0
@@ -172,7 +171,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			to := from + uint64(p.Size)
 			msg, err := command.DecodeMessage(single[from:to:to])
 			if err != nil {
-				failed = s.unreadable(sub, p, err)
+				failed = s.unreadable(r, p, err)
 				continue
 			}
 			deliveries = append(deliveries, mq.Delivery{
@@ -213,9 +212,9 @@ func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
 	return buf, s.log.ReadAt(buf, commitlog.Pos(run[0].Pos))
 }
 
-func (s *Shard) unreadable(sub keyspace.Sub, p machine.Popped, cause error) error {
-	s.stats.failedRead(sub)
+func (s *Shard) unreadable(r mq.Receive, p machine.Popped, cause error) error {
+	s.stats.failedRead(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID})
 	err := fmt.Errorf("message at offset %d of queue %d, log position %d: %w", p.Offset, p.Queue, p.Pos, cause)
-	s.logger.Error("message not readable", "queue", p.Queue, "offset", p.Offset, "position", p.Pos, "error", cause)
+	s.logger.Error("message not readable", "topic", r.Topic.String(), "group", r.Group.String(), "queue", p.Queue, "offset", p.Offset, "position", p.Pos, "error", cause)
 	return err
 }

@@ -3,6 +3,8 @@ package shard_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,14 +246,19 @@ func TestEveryRequestAndRoundIsTimed(t *testing.T) {
 func TestMessagesThatCannotBeReadAreCountedForTheirGroup(t *testing.T) {
 	modes(t, func(t *testing.T, mode shard.FlushMode) {
 		fs := vfs.NewMem()
-		s := open(t, fs, mode)
+		var log strings.Builder
+		s, err := shard.Open(shard.Options{
+			Name: shardName, FS: fs, Dir: "shard", Flush: mode, SegmentSize: 1 << 20, ZeroFill: -1,
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()
 		topic, group := topicOf(1), groupOf(2)
 		send(t, s, topic, 0, message("good", ""), message("bad", ""))
-		log := filesIn(t, fs, shard.LogDir(fs, "shard"))[0]
-		at := bytes.Index(contents(t, fs, log), []byte("body of bad"))
+		segment := filesIn(t, fs, shard.LogDir(fs, "shard"))[0]
+		at := bytes.Index(contents(t, fs, segment), []byte("body of bad"))
 		require.Positive(t, at)
-		f, err := fs.OpenReadWrite(log, vfs.WriteCategoryUnspecified)
+		f, err := fs.OpenReadWrite(segment, vfs.WriteCategoryUnspecified)
 		require.NoError(t, err)
 		_, err = f.WriteAt([]byte{'B'}, int64(at))
 		require.NoError(t, err)
@@ -261,5 +268,9 @@ func TestMessagesThatCannotBeReadAreCountedForTheirGroup(t *testing.T) {
 		require.Equal(t, uint64(1), s.Stats().Unreadable)
 		v := survey(t, s)
 		require.Equal(t, shard.GroupCounts{Delivered: 2, Unreadable: 1}, v.Groups[0].GroupCounts)
+		for _, id := range []string{"shard=s0", "topic=orders", "group=g", "queue=0", "offset=1"} {
+			require.Contains(t, log.String(), id)
+		}
+		require.NotContains(t, strings.ToLower(log.String()), "body of")
 	})
 }
