@@ -1,5 +1,6 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC.
+// consumer groups are created, shown, changed and removed over gRPC, and clients
+// are listed.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets. What a removal means for stored messages is not decided here: the
@@ -61,18 +62,24 @@ type Options struct {
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
+	// Clients knows who is connected; nil: nobody. Node is what this node is called.
+	Clients Clients
+	Node    string
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
 
-// Server implements AdminService. Its methods may be called from any goroutine.
+// Server implements AdminService and ClientService. Its methods may be called from any goroutine.
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
+	adminpb.UnimplementedClientServiceServer
 
-	router Router
-	store  Store
-	shards []string
-	logger *slog.Logger
+	router  Router
+	store   Store
+	shards  []string
+	clients Clients // may be nil
+	node    string
+	logger  *slog.Logger
 }
 
 // New returns a server.
@@ -80,12 +87,16 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{router: opts.Router, store: opts.Store, shards: opts.Shards, logger: opts.Logger}
+	return &Server{
+		router: opts.Router, store: opts.Store, shards: opts.Shards,
+		clients: opts.Clients, node: opts.Node, logger: opts.Logger,
+	}
 }
 
-// Register adds the service to g.
+// Register adds the services to g.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterAdminServiceServer(g, s)
+	adminpb.RegisterClientServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.

@@ -29,6 +29,7 @@ type client struct {
 	Language  quirks.Language
 	Version   string
 	Namespace string
+	Address   string // the peer's host:port
 	Host      string // the peer's address without its port
 }
 
@@ -58,7 +59,8 @@ func clientOf(ctx context.Context) client {
 		Namespace: first(headerNamespace),
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		c.Host = p.Addr.String()
+		c.Address = p.Addr.String()
+		c.Host = c.Address
 		if host, _, err := net.SplitHostPort(c.Host); err == nil {
 			c.Host = host
 		}

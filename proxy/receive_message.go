@@ -68,8 +68,9 @@ func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.Se
 // A receive is a validated request.
 type receive struct {
 	mq.Receive
-	shard string
-	short bool // the deadline leaves no time to poll
+	shard      string
+	expression string // the filter as it came in
+	short      bool   // the deadline leaves no time to poll
 }
 
 func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest) (c client, r receive, err error) {
@@ -83,6 +84,7 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if r.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
 		return c, r, err
 	}
+	r.expression = expressionOf(req.GetFilterExpression())
 	r.AutoRenew, r.Waited = req.GetAutoRenew(), waitedIn(ctx)
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
 	if r.Invisible, err = s.invisibleOf(req); err != nil {
@@ -144,7 +146,9 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
-	s.sessions.Touch(c.ID)
+	one := s.sessions.Touch(c.ID)
+	one.Note(c.about())
+	one.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)

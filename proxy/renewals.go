@@ -87,6 +87,16 @@ func (r *renewals) len() int {
 	return len(r.mu.leases)
 }
 
+// of returns the number of leases that are kept alive for the client.
+func (r *renewals) of(client string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e := r.mu.clients[client]; e != nil; e = e.next {
+		n++
+	}
+	return n
+}
+
 // add starts to renew deliveries that were just made to the client.
 func (r *renewals) add(client string, group *mq.Group, got []mq.Delivery) {
 	now := r.now()

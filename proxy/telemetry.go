@@ -126,6 +126,7 @@ type telemetry struct {
 // ended meanwhile, because the client said goodbye and stayed.
 func (t *telemetry) attach() *session.Session {
 	current := t.server.sessions.Touch(t.client.ID)
+	current.Note(t.client.about())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.session != current && !t.mu.ended {

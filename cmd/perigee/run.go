@@ -82,6 +82,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.standaloneCommand(),
 		a.topicCommand(),
 		a.groupCommand(),
+		a.clientCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),

@@ -215,7 +215,7 @@ func (n *node) buildServer() error {
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: n.router, Store: n.store, Shards: []string{n.cfg.Shard}, Logger: n.logger,
+		Router: n.router, Store: n.store, Shards: []string{n.cfg.Shard}, Clients: n.proxy, Node: host, Logger: n.logger,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)

@@ -23,6 +23,9 @@ type Session struct {
 		sync.Mutex
 		settings *rmqpb.Settings
 		streams  []*Stream // open ones, the newest last
+		lost     int64     // when the last of them ended; 0: never
+		about    About
+		role     role
 	}
 }
 
@@ -63,6 +66,9 @@ func (s *Session) Detach(st *Stream) {
 	defer s.mu.Unlock()
 	if i := slices.Index(s.mu.streams, st); i >= 0 {
 		s.mu.streams = slices.Delete(s.mu.streams, i, i+1)
+	}
+	if len(s.mu.streams) == 0 {
+		s.mu.lost = s.seen.Load()
 	}
 }
 

@@ -67,6 +67,17 @@ func (t *Table) Get(id string) *Session {
 	return t.mu.sessions[id]
 }
 
+// All returns the sessions in no order.
+func (t *Table) All() []*Session {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	list := make([]*Session, 0, len(t.mu.sessions))
+	for _, s := range t.mu.sessions {
+		list = append(list, s)
+	}
+	return list
+}
+
 // Remove ends a session because the client said goodbye, and returns it, or nil
 // when there is none. It does not call ended.
 func (t *Table) Remove(id string) *Session {

@@ -24,6 +24,7 @@ import (
 type Server struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	Admin
+	Clients
 
 	// Addr is its host:port.
 	Addr string
@@ -70,6 +71,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	)
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
+	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
