@@ -99,8 +99,8 @@ func (s *Shard) surveyGroups(ctx context.Context, v *Survey) error {
 		}
 		heads, list = heads[:0], list[:0]
 		err = s.inTurns(ctx, len(ids), func(m *machine.Machine, i int) (err error) {
-			row := GroupRow{}
-			found := false
+			var row GroupRow
+			var found bool
 			if row.SubStatus, heads, found, err = m.Status(ids[i], heads); err != nil || !found {
 				return err
 			}
