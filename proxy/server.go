@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
@@ -74,9 +75,11 @@ type Options struct {
 	// by default. RenewLimit ends the renewals: 3 h by default.
 	RenewSlice time.Duration
 	RenewLimit time.Duration
-	// Observe is told of every call when it has ended: the method's full name,
-	// the protocol's code and how long it took. It must be quick. Nil: nobody is.
-	Observe func(method string, code rmqpb.Code, d time.Duration)
+	// Observe is told of every call when it has ended. It must be quick. Nil:
+	// nobody is.
+	Observe func(Call)
+	// Tracer makes the spans of calls. Nil: there are none, at no cost.
+	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
@@ -117,6 +120,7 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	tracing   *tracing // nil: off
 	rotation  rotation
 	streams   streams
 	links     links
@@ -140,6 +144,10 @@ func New(opts Options) (*Server, error) {
 		}
 	}
 	s.budget = newBudget(opts.DeliveryMemory)
+	if opts.Tracer != nil {
+		s.tracing = &tracing{tracer: opts.Tracer}
+		s.store = tracedStore{s.store, s.tracing}
+	}
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)

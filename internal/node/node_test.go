@@ -184,6 +184,21 @@ func TestMessagesAndDeletionsSurviveARestart(t *testing.T) {
 	r.stop(t)
 }
 
+func TestANodeListsItsClients(t *testing.T) {
+	r := start(t, t.TempDir())
+	_, err := r.rmq.Heartbeat(as(t.Context()), &rmqpb.HeartbeatRequest{ClientType: rmqpb.ClientType_PRODUCER})
+	require.NoError(t, err)
+	resp, err := adminpb.NewClientServiceClient(r.conn).ListClients(t.Context(), &adminpb.ListClientsRequest{})
+	require.NoError(t, err)
+	require.Len(t, resp.GetClients(), 1)
+	c := resp.GetClients()[0]
+	require.Equal(t, "tester", c.GetId())
+	require.Equal(t, adminpb.ClientType_CLIENT_TYPE_PRODUCER, c.GetType())
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, c.GetAddress())
+	require.NotEmpty(t, c.GetNode())
+	r.stop(t)
+}
+
 func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)

@@ -192,6 +192,7 @@ func TestFullDiskEndsEvenDeliveriesUnderWayAndCountsThem(t *testing.T) {
 		require.Contains(t, receiveAll(t, s, topic, group), "new")
 		requireBacklog(t, s, group.ID, mq.Backlog{Topic: topic.ID})
 		require.EqualValues(t, st.Lost, s.Stats().Lost, "each is counted once")
+		require.Equal(t, st.Lost, survey(t, s).Groups[0].Lost)
 	})
 }
 

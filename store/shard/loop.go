@@ -167,7 +167,9 @@ func (s *Shard) refuseUntilStop() {
 // turn carries out one round. Requests that it has answered are nil in
 // rd.requests; after an error the others are still to be answered.
 func (s *Shard) turn(rd *round) error {
-	if err := s.stageExpire(rd); err != nil {
+	now := s.clock.begin()
+	s.stages.begin(now, rd.requests)
+	if err := s.stageExpire(rd, now); err != nil {
 		return err
 	}
 	for i, r := range rd.requests {
@@ -199,18 +201,21 @@ func (s *Shard) turn(rd *round) error {
 			r.answer(r.res.Err)
 		}
 	}
+	if rd.batch.Len() > 0 {
+		s.stages.end(StageAnswer, s.clock.peek())
+	}
 	return nil
 }
 
-// stageExpire begins the round with the end of leases whose time has come. While
+// stageExpire begins the round with the end of leases whose time has come by now. While
 // the views have much on its way to disk they are left for later: what they add
 // would make every request wait.
-func (s *Shard) stageExpire(rd *round) (err error) {
+func (s *Shard) stageExpire(rd *round, now int64) (err error) {
 	rd.expires = false
 	if s.crowded {
 		return nil
 	}
-	if rd.expires, err = s.machine.Due(s.clock.peek()); err != nil || !rd.expires {
+	if rd.expires, err = s.machine.Due(now); err != nil || !rd.expires {
 		return err
 	}
 	if s.expiry.alone++; len(rd.requests) > 0 {
@@ -247,11 +252,11 @@ func (s *Shard) commit(rd *round) error {
 	if err != nil {
 		return err
 	}
+	s.stages.end(StageAppend, s.clock.peek())
 	if s.opts.Flush == FlushSync {
-		if err := s.log.Sync(); err != nil {
+		if s.stages.since, err = s.sync(); err != nil {
 			return err
 		}
-		s.stats.syncs.Add(1)
 	} else {
 		signal(s.unsynced)
 	}
@@ -277,7 +282,12 @@ func (s *Shard) commit(rd *round) error {
 		}
 		s.stats.applied(rec.Kind, res, r)
 	}
-	return s.machine.Commit()
+	if err := s.machine.Commit(); err != nil {
+		return err
+	}
+	s.stats.position.Store(s.machine.State().Pos)
+	s.stages.end(StageApply, s.clock.peek())
+	return nil
 }
 
 // stage adds one command to the round.
@@ -394,6 +404,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 // whoever wakes must find what woke it.
 func (s *Shard) wake() {
 	e := &s.machine.Effects
+	s.stats.happened(e)
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	s.waiters.freed(e.Freed)
@@ -407,7 +418,6 @@ func (s *Shard) wake() {
 		signal(s.usedUp)
 	}
 	if e.Lost > 0 {
-		s.stats.lost.Add(e.Lost)
 		s.logger.Warn("redeliveries dropped whose messages are no longer stored", "messages", e.Lost)
 	}
 	e.Reset()

@@ -27,7 +27,9 @@ type request struct {
 	groupDelete command.GroupDelete
 	trim        command.Trim
 	drop        command.Drop
-	internal    bool // the shard's own: not counted as somebody's call
+
+	submitted int64 // the shard's time when it was put into the queue; none for a query
+	internal  bool  // the shard's own: not counted as somebody's call
 
 	res  machine.Result
 	err  error

@@ -167,15 +167,18 @@ type given struct {
 type settlement struct {
 	sub  keyspace.Sub
 	refs []command.LeaseRef
+	lost uint64 // of them needed the message
 }
 
-func (g *given) add(ref keyspace.Ref, id mq.PopID) {
+// add adds a delivery, and returns where.
+func (g *given) add(ref keyspace.Ref, id mq.PopID) *settlement {
 	n := len(g.by)
 	if n == 0 || g.by[n-1].sub != ref.Sub || len(g.by[n-1].refs) == g.most {
 		g.by = append(g.by, settlement{sub: ref.Sub})
 		n++
 	}
 	g.by[n-1].refs = append(g.by[n-1].refs, command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: id})
+	return &g.by[n-1]
 }
 
 // findKept notes from where on the queues keep entries: from their beginnings on, or
@@ -213,7 +216,7 @@ func (r *retainer) findKept(v *machine.View, page []*trimming, now int64) (over 
 					t.keep(ref)
 				case loses:
 					over.lost++
-					over.add(ref, l.PopID)
+					over.add(ref, l.PopID).lost++
 				case leaves:
 					over.abandoned++
 					over.add(ref, l.PopID)
@@ -323,8 +326,10 @@ func (r *retainer) giveUp(over given, page []*trimming) error {
 			}
 		}
 		r.s.release(req)
+		if g.lost > 0 {
+			r.s.stats.dropped(g.sub, g.lost)
+		}
 	}
-	r.s.stats.lost.Add(over.lost)
 	r.s.stats.abandoned.Add(over.abandoned)
 	if over.lost > 0 {
 		r.s.logger.Warn("deliveries ended for want of disk space", "messages", over.lost)

@@ -66,6 +66,9 @@ type Options struct {
 	Interrupt <-chan struct{}
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
+	// MaxSeries is how many topics, and how many pairs of group and topic, are
+	// counted each by itself; 1,000 by default. The rest is counted together.
+	MaxSeries int
 	// OnFailure is called once when the shard stops for good, with Err set. It
 	// must be quick and call nothing of the shard but Err. Nil: nobody is told.
 	OnFailure func()
@@ -87,6 +90,9 @@ func (o Options) withDefaults() Options {
 	if o.Retention.Interval == 0 {
 		o.Retention.Interval = 10 * time.Second
 	}
+	if o.MaxSeries == 0 {
+		o.MaxSeries = 1000
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -105,7 +111,7 @@ type Shard struct {
 	db      *pebble.DB
 	viewsFS *failstop.FS     // of db
 	machine *machine.Machine // the loop's alone
-	clock   clock            // the loop's alone
+	clock   clock            // the loop's, but for peek
 
 	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
@@ -130,14 +136,16 @@ type Shard struct {
 	failure  atomic.Pointer[error]
 	failed   chan struct{} // closed with failure set
 
-	// submit.RLock is held while a request is put into the queue; Close takes
-	// the lock to know that no more will come.
+	// submit.RLock is held while a request is put into the queue or the views are
+	// read from outside the loop; Close takes the lock to know that no more will
+	// come.
 	submit struct {
 		sync.RWMutex
 		closed bool
 	}
 
-	stats stats
+	stats  stats
+	stages stages
 }
 
 // Open recovers the shard in opts.Dir: it opens the log and the views, applies
@@ -222,6 +230,7 @@ func (s *Shard) open() (err error) {
 	}
 	s.clock = newClock(s.machine.State().Time)
 	s.topics.Store(1) // a retainer knows none
+	s.stats.open(s.machine, s.opts.MaxSeries)
 	return nil
 }
 
@@ -335,12 +344,23 @@ func (s *Shard) flusher() {
 			return
 		case <-timer.C:
 		}
-		if err := s.log.Sync(); err != nil {
+		if _, err := s.sync(); err != nil {
 			s.fail(err)
 			return
 		}
-		s.stats.syncs.Add(1)
 	}
+}
+
+// sync makes the log durable, and returns when that was done.
+func (s *Shard) sync() (ended int64, err error) {
+	began := s.clock.peek()
+	if err := s.log.Sync(); err != nil {
+		return 0, err
+	}
+	ended = s.clock.peek()
+	s.stats.syncs.Add(1)
+	s.stages.spent[StageFsync].Observe(time.Duration(ended - began))
+	return ended, nil
 }
 
 // do hands r to the loop and waits for the answer. When ctx ends first the
@@ -367,6 +387,9 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 	}
 	if err := s.Err(); err != nil {
 		return err
+	}
+	if r.query == nil {
+		r.submitted = s.clock.peek()
 	}
 	select {
 	case s.requests <- r:
