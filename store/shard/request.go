@@ -26,6 +26,8 @@ type request struct {
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
 
+	queued int64 // bytes counted in Shard.queued
+
 	res  machine.Result
 	err  error
 	done chan struct{} // receives once; capacity 1
@@ -51,6 +53,9 @@ func (r *request) answer(err error) {
 	r.err = err
 	r.done <- struct{}{}
 }
+
+// isPop reports whether r is a receive.
+func (r *request) isPop() bool { return r.kind == command.KindPop || r.kind == command.KindPopLimited }
 
 // size bounds the length of the command's encoding. Beside these parts a command
 // has a few numbers of fixed size.
