@@ -56,6 +56,11 @@ type Options struct {
 	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
 	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
+	// MaxRequestSize bounds a request: transport.DefaultMaxRecvMsgSize by default.
+	MaxRequestSize int
+	// SendBudget bounds the bytes of the sends that are under way: 256 MiB by
+	// default. Memory takes two to three times as many.
+	SendBudget int64
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
 	// InFlight is how many messages of one queue a group may have under lease; 0:
@@ -91,6 +96,12 @@ func (o Options) withDefaults() Options {
 	if o.MaxBatchSize == 0 {
 		o.MaxBatchSize = max(32<<20, o.MaxBodySize)
 	}
+	if o.MaxRequestSize == 0 {
+		o.MaxRequestSize = transport.DefaultMaxRecvMsgSize
+	}
+	if o.SendBudget == 0 {
+		o.SendBudget = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -111,6 +122,7 @@ type Server struct {
 	rotation  rotation
 	streams   streams
 	frames    mem.BufferPool // of encoded deliveries
+	sends     budget
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -128,6 +140,7 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.sends.limit = opts.SendBudget
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)
@@ -136,7 +149,7 @@ func New(opts Options) (*Server, error) {
 
 // Register adds the services to g: messaging, and the protocol's Admin.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
-	rmqpb.RegisterMessagingServiceServer(g, s)
+	g.RegisterService(s.messagingService(), s)
 	rmqpb.RegisterAdminServer(g, admin{})
 }
 

@@ -27,6 +27,11 @@ const (
 	maxConcurrentStreams = 100_000
 	// The SDKs send under 2 KiB of headers; one of them doubles them per retry.
 	maxHeaderListSize = 64 << 10
+	// What a stream may send before its handler reads. Fixed sizes: with those that
+	// grow with the traffic, calls that are not read yet would take megabytes each.
+	// A message that is being read gets room for all of it.
+	streamWindow     = 64 << 10
+	connectionWindow = 4 << 20
 	// Workers keep their grown stacks between calls. When all are in long polls,
 	// gRPC starts a goroutine per call as it would without them.
 	streamWorkers = 64
@@ -60,6 +65,8 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.MaxRecvMsgSize(c.MaxRecvMsgSize),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
 		grpc.NumStreamWorkers(streamWorkers),
