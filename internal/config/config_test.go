@@ -95,7 +95,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
 		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
-		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
+		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
@@ -106,7 +106,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
-		InFlightLimit: 7, MaxWaitingReceives: 8,
+		MemoryLimit: 1 << 30, InFlightLimit: 7, MaxWaitingReceives: 8,
 
 		Log: Log{Level: slog.LevelDebug, Format: LogJSON},
 	}, c)

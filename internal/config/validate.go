@@ -24,6 +24,8 @@ const (
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
 	maxCount        = 1_000_000_000
+	minMemory       = 64 << 20
+	maxMemory       = 1 << 44
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
@@ -122,6 +124,11 @@ func checkShard(name string) string {
 func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
 		return err
+	}
+	if c.MemoryLimit != 0 {
+		if err := within("memory_limit", c.MemoryLimit, minMemory, maxMemory); err != nil {
+			return err
+		}
 	}
 	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
 		return err

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -77,6 +79,7 @@ type node struct {
 	store        *store.Store
 	router       *router.Router
 	proxy        *proxy.Server
+	memory       memoryPlan
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
@@ -114,6 +117,7 @@ func (n *node) start() (err error) {
 		}
 		return nil
 	})
+	n.planMemory()
 	if err := n.openTiers(); err != nil {
 		return err
 	}
@@ -143,6 +147,20 @@ func (n *node) start() (err error) {
 	return nil
 }
 
+// planMemory decides how much memory each part may use, and tells the runtime
+// unless it was told.
+func (n *node) planMemory() {
+	limit := debug.SetMemoryLimit(-1) // only asks
+	if limit == math.MaxInt64 {
+		limit = 0
+	}
+	n.memory = planMemory(int64(n.cfg.MemoryLimit), limit, containerMemory(os.DirFS("/")), n.cfg.MaxWaitingReceives)
+	if n.memory.set {
+		debug.SetMemoryLimit(n.memory.limit)
+	}
+	n.logger.Info("memory", "limit", n.memory.limit, "cache", n.memory.cache, "sends", n.memory.sends, "waiting_receives", n.memory.waiting)
+}
+
 func (n *node) serve(name string, fn func() error) {
 	n.background.Go(func() {
 		if err := fn(); err != nil {
@@ -162,7 +180,8 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: filepath.Join(n.cfg.DataDir, StoreDir), Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		MaxWaiting: n.cfg.MaxWaitingReceives,
+		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
+		QueueBytes: n.memory.sends * 3 / 2,
 		OnFailure:  n.notServing,
 	})
 	if err != nil {
@@ -194,7 +213,7 @@ func (n *node) buildServer() error {
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
-		InFlight:       n.cfg.InFlightLimit,
+		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
 	})
