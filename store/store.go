@@ -38,6 +38,8 @@ type Options struct {
 	SegmentSize   int64
 	ZeroFill      int64
 	CacheSize     int64
+	MemTableSize  int64
+	QueueBytes    int64
 	MaxWaiting    int
 	Retention     shard.Retention
 	Interrupt     <-chan struct{}
@@ -79,7 +81,8 @@ func Open(opts Options) (*Store, error) {
 		sh, err := shard.Open(shard.Options{
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
-			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize, MaxWaiting: opts.MaxWaiting,
+			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
+			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
 			Retention: opts.Retention, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
 			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})

@@ -65,11 +65,15 @@ type Config struct {
 	DeliveryMemory Size
 	// LongPollingMax is the longest time an empty receive waits (long_polling_max).
 	LongPollingMax time.Duration
+	// MemoryLimit is the memory that the process should stay below; 0: that of
+	// GOMEMLIMIT, or else of the container, or else none (memory_limit).
+	MemoryLimit Size
 	// InFlightLimit is how many messages of one queue a consumer group may have
 	// under lease; 0: no limit (in_flight_limit).
 	InFlightLimit int
-	// MaxWaitingReceives is how many receives may wait for messages at a time; 0:
-	// no limit (max_waiting_receives).
+	// MaxWaitingReceives is how many receives may wait for messages at a time,
+	// fewer where the memory limit leaves no room for them; 0: no limit
+	// (max_waiting_receives).
 	MaxWaitingReceives int
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).

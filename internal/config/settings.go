@@ -61,6 +61,7 @@ func settings(c *Config) []setting {
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
 		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
+		{"memory_limit", "memory-limit", "`size` of memory to stay below; 0: GOMEMLIMIT, or the container's", size(&c.MemoryLimit)},
 		{"in_flight_limit", "in-flight-limit", "`number` of messages of a queue a group may have under lease; 0: no limit", integer(&c.InFlightLimit)},
 		{"max_waiting_receives", "max-waiting-receives", "`number` of receives that may wait for messages; 0: no limit", integer(&c.MaxWaitingReceives)},
 		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},

@@ -31,6 +31,8 @@ const (
 	maxDeliveryMemory = 1 << 40
 	// A scrape of that many takes seconds and a hundred megabytes.
 	maxMetricTopics = 100_000
+	minMemory       = 64 << 20
+	maxMemory       = 1 << 44
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
@@ -226,6 +228,11 @@ func checkShard(name string) string {
 func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
 		return err
+	}
+	if c.MemoryLimit != 0 {
+		if err := within("memory_limit", c.MemoryLimit, minMemory, maxMemory); err != nil {
+			return err
+		}
 	}
 	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
 		return err

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -91,6 +93,7 @@ type node struct {
 	router        *router.Router
 	proxy         *proxy.Server
 	late          late
+	memory        memoryPlan
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
@@ -131,6 +134,7 @@ func (n *node) open(background context.Context) (err error) {
 		return err
 	}
 	n.metrics.network.Store(&networkReading{n.connections, n.credentials, n.keyring})
+	n.planMemory()
 	n.serveHTTP()
 	if n.keyring != nil {
 		n.background.Go(func() { n.keyring.Watch(background) })
@@ -170,6 +174,20 @@ func (n *node) recoverTiers(background context.Context) error {
 	return nil
 }
 
+// planMemory decides how much memory each part may use, and tells the runtime
+// unless it was told.
+func (n *node) planMemory() {
+	limit := debug.SetMemoryLimit(-1) // only asks
+	if limit == math.MaxInt64 {
+		limit = 0
+	}
+	n.memory = planMemory(int64(n.cfg.MemoryLimit), limit, containerMemory(os.DirFS("/")), n.cfg.MaxWaitingReceives)
+	if n.memory.set {
+		debug.SetMemoryLimit(n.memory.limit)
+	}
+	n.logger.Info("memory", "limit", n.memory.limit, "cache", n.memory.cache, "sends", n.memory.sends, "waiting_receives", n.memory.waiting)
+}
+
 func (n *node) serve(name string, fn func() error) {
 	n.background.Go(func() {
 		if err := fn(); err != nil {
@@ -203,7 +221,8 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
-		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
+		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
+		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(),
 		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	})
 	if err != nil {
@@ -228,8 +247,8 @@ func (n *node) buildServer() (err error) {
 	}
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: int64(n.cfg.DeliveryMemory), MaxPolling: n.cfg.LongPollingMax,
-		InFlight:       n.cfg.InFlightLimit,
+		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
+		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})

@@ -209,3 +209,42 @@ func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, r.send(t, "missing").GetCode(), "the first one is unharmed")
 	r.stop(t)
 }
+
+func TestLimitsOfTheConfigurationReachTheTiers(t *testing.T) {
+	r := start(t, t.TempDir(), func(c *config.Config) {
+		c.InFlightLimit, c.MaxWaitingReceives = 1, 1
+		c.MaxRecvSize, c.MaxBodySize = 128<<10, 64<<10
+		c.AutoCreateTopics, c.DefaultQueues = true, 1
+	})
+	large := &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{Topic: &rmqpb.Resource{Name: "a"}, Body: make([]byte, 200<<10)}}}
+	resp, err := r.rmq.SendMessage(as(t.Context()), large)
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_PAYLOAD_TOO_LARGE, resp.GetStatus().GetCode())
+	require.Contains(t, resp.GetStatus().GetMessage(), "the limit is 131072")
+
+	for range 2 {
+		require.Equal(t, rmqpb.Code_OK, r.send(t, "a").GetCode())
+	}
+	_, bodies, err := r.receive(t.Context(), "a", 0)
+	require.NoError(t, err)
+	require.Len(t, bodies, 1)
+	code, bodies, err := r.receive(t.Context(), "a", 0)
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, code)
+	require.Empty(t, bodies)
+
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "quiet").GetCode())
+	_, _, err = r.receive(t.Context(), "quiet", 0)
+	require.NoError(t, err)
+	codes := make(chan rmqpb.Code, 2)
+	for range 2 {
+		go func() {
+			code, _, _ := r.receive(t.Context(), "quiet", 20*time.Second)
+			codes <- code
+		}()
+	}
+	require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, <-codes, "one of them may wait")
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "quiet").GetCode())
+	<-codes
+	r.stop(t)
+}

@@ -99,7 +99,7 @@ func (s *Shard) loop() {
 			s.fail(err)
 			for _, r := range rd.requests {
 				if r != nil {
-					r.answer(s.Err())
+					s.answer(r, s.Err())
 				}
 			}
 			s.waiters.wakeAll()
@@ -154,10 +154,10 @@ func (s *Shard) refuseUntilStop() {
 	for {
 		select {
 		case r := <-s.requests:
-			r.answer(s.Err())
+			s.answer(r, s.Err())
 		case <-s.stop:
 			for len(s.requests) > 0 {
-				(<-s.requests).answer(s.Err())
+				s.answer(<-s.requests, s.Err())
 			}
 			return
 		}
@@ -183,7 +183,7 @@ func (s *Shard) turn(rd *round) error {
 		}
 		if !staged {
 			rd.requests[i] = nil
-			r.answer(refusal)
+			s.answer(r, refusal)
 		}
 	}
 	if err := s.commit(rd); err != nil {
@@ -196,9 +196,9 @@ func (s *Shard) turn(rd *round) error {
 		}
 		rd.requests[i] = nil
 		if r.query != nil {
-			r.answer(r.query(s.machine))
+			s.answer(r, r.query(s.machine))
 		} else {
-			r.answer(r.res.Err)
+			s.answer(r, r.res.Err)
 		}
 	}
 	if rd.batch.Len() > 0 {
@@ -300,8 +300,7 @@ func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Enco
 // and group. It reports false when there is nothing to do or the request is
 // refused; then r is to be answered with the refusal.
 func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
-	isPop := r.kind == command.KindPop || r.kind == command.KindPopLimited
-	if !isPop { // it may have nothing to write
+	if !r.isPop() { // it may have nothing to write
 		if refusal := s.admit(r.kind); refusal != nil {
 			return false, refusal, nil
 		}
@@ -322,7 +321,7 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 	}
-	if isPop {
+	if r.isPop() {
 		if may, err := s.lookFirst(rd, r); !may || err != nil {
 			return false, nil, err
 		}

@@ -31,6 +31,8 @@ type request struct {
 	submitted int64 // the shard's time when it was put into the queue; none for a query
 	internal  bool  // the shard's own: not counted as somebody's call
 
+	queued int64 // bytes counted in Shard.queued
+
 	res  machine.Result
 	err  error
 	done chan struct{} // receives once; capacity 1
@@ -56,6 +58,9 @@ func (r *request) answer(err error) {
 	r.err = err
 	r.done <- struct{}{}
 }
+
+// isPop reports whether r is a receive.
+func (r *request) isPop() bool { return r.kind == command.KindPop || r.kind == command.KindPopLimited }
 
 // Sizes of the parts of commands. Beside them a command has a few numbers of fixed size.
 const (

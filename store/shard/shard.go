@@ -22,6 +22,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/machine"
 )
@@ -56,6 +57,12 @@ type Options struct {
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
 	CacheSize int64
+	// MemTableSize is how many bytes of effects the views gather before they are
+	// written: 32 MiB by default. Up to four times as many are in memory.
+	MemTableSize int64
+	// QueueBytes bounds the messages of the appends that wait for the loop or are
+	// in it: 256 MiB by default. More are refused.
+	QueueBytes int64
 	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
@@ -93,6 +100,12 @@ func (o Options) withDefaults() Options {
 	if o.MaxSeries == 0 {
 		o.MaxSeries = 1000
 	}
+	if o.MemTableSize == 0 {
+		o.MemTableSize = 32 << 20
+	}
+	if o.QueueBytes == 0 {
+		o.QueueBytes = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -119,7 +132,8 @@ type Shard struct {
 	expiry     expiry        // the loop's alone
 
 	requests chan *request
-	pool     sync.Pool // of *request
+	queued   atomic.Int64 // bytes of the appends in requests and in the loop
+	pool     sync.Pool    // of *request
 	waiters  waiters
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
@@ -377,9 +391,21 @@ func (s *Shard) do(ctx context.Context, r *request) error {
 	}
 }
 
+// queueWait is how long a send or receive waits for room in a full queue. One that
+// does not move for so long would make it wait until its caller gives up.
+const queueWait = 500 * time.Millisecond
+
 // send puts r into the queue. The queue is bounded: when it is full, send waits
-// until ctx ends.
+// until ctx ends, and with what brings new work for queueWait at most.
 func (s *Shard) send(ctx context.Context, r *request) error {
+	err := s.enqueue(ctx, r)
+	if err != nil {
+		s.forget(r)
+	}
+	return err
+}
+
+func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	s.submit.RLock()
 	defer s.submit.RUnlock()
 	if s.submit.closed {
@@ -396,6 +422,12 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 		return nil
 	default:
 	}
+	var late <-chan time.Time
+	if r.kind == command.KindAppend || r.isPop() {
+		timer := time.NewTimer(queueWait)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case s.requests <- r:
 		return nil
@@ -403,5 +435,31 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
 	case <-ctx.Done():
 		return fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrBusy, context.Cause(ctx))
+	case <-late:
+		return fmt.Errorf("shard %s: its queue of %d requests was full for %s: %w", s.opts.Name, cap(s.requests), queueWait, mq.ErrBusy)
 	}
+}
+
+// reserve counts the bytes of an append that is about to be put into the queue. It
+// reports false when there are as many as may be; one is let in whatever its size.
+// They are counted until the loop has answered, also when nobody waits any more.
+func (s *Shard) reserve(r *request) bool {
+	r.queued = int64(r.append.Size())
+	if n := s.queued.Add(r.queued); n <= s.opts.QueueBytes || n == r.queued {
+		return true
+	}
+	s.forget(r)
+	return false
+}
+
+// forget undoes reserve.
+func (s *Shard) forget(r *request) {
+	s.queued.Add(-r.queued)
+	r.queued = 0
+}
+
+// answer gives r its answer. It belongs to its caller from then on.
+func (s *Shard) answer(r *request, err error) {
+	s.forget(r)
+	r.answer(err)
 }

@@ -157,6 +157,7 @@ type Stats struct {
 	Records, Syncs                     uint64 // log records written, and syncs of the log
 	Waiting                            int    // receives that wait
 	Woken                              uint64 // receives told to look again
+	Queued                             int    // requests that wait for the loop
 	LogFirst, LogAppended              uint64 // positions in the log
 	LogFlushed, LogApplied             uint64
 	Segments                           int    // files of the log
@@ -181,7 +182,7 @@ func (s *Shard) Stats() Stats {
 		Settled: st.settled.Load(), Refused: st.refused.Load(),
 		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
-		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken,
+		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken, Queued: len(s.requests),
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
 		LogApplied: st.position.Load(), Failed: s.Err() != nil,
 	}
