@@ -214,6 +214,7 @@ func TestMessageUnderDeliveryIsKeptPastItsAgeWithItsSegment(t *testing.T) {
 		topic, group := topicOf(1), groupOf(2)
 		send(t, s, topic, 0, message("a", ""), message("b", ""))
 		got := receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 4 * time.Hour})
+		require.Len(t, got, 1)
 		fill(t, s, numbered(2), 50)
 		time.Sleep(3 * time.Hour)
 		full := segments(t, fs)
