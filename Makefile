@@ -22,11 +22,13 @@ FUZZTIME ?= 10s
 KILLS    ?= 20
 # How many histories with faults the torture test simulates in each flush mode.
 HISTORIES ?= $(if $(SHORT),100,5000)
+# How often `make churn` lets 200 clients come and go.
+CHURN    ?= 100
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest torture check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest torture churn check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +101,9 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
 		$(GO) test $(if $(SHORT),-short) ./internal/crashtest -count=1 -timeout 60m || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
+
+churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
+	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \

@@ -1,8 +1,9 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC.
+// consumer groups are created, shown, changed and removed over gRPC, dead letters
+// counted and sent back, and clients asked to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
-// offsets. What a removal means for stored messages is not decided here: the
+// offsets, the proxy the clients. What a removal means for stored messages is not decided here: the
 // store learns of it from the router.
 package admin
 
@@ -10,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,6 +40,7 @@ type GroupRouter interface {
 	CreateGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, bool, error)
 	UpdateGroup(ctx context.Context, name mq.Resource, update router.GroupUpdate) (*mq.Group, error)
 	DeleteGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	EnsureSystemGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, error)
 	ListGroups(ctx context.Context, sel router.Selection) []*mq.Group
 }
 
@@ -50,14 +53,23 @@ type Router interface {
 // Store is what the service asks of the store tier. The documentation of the
 // methods is in package store.
 type Store interface {
+	MessageStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
+	PurgeTopic(ctx context.Context, id mq.TopicID) error
+}
+
+// Clients is what the service asks of the proxy tier. The documentation of the
+// method is in package proxy.
+type Clients interface {
+	Reconnect(ids []string, percent int) (asked int, unreachable []string)
 }
 
 // Options configure a Server.
 type Options struct {
-	Router Router
-	Store  Store
+	Router  Router
+	Store   Store
+	Clients Clients
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
@@ -69,10 +81,12 @@ type Options struct {
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 
-	router Router
-	store  Store
-	shards []string
-	logger *slog.Logger
+	router  Router
+	store   Store
+	clients Clients
+	shards  []string
+	logger  *slog.Logger
+	turn    atomic.Uint64 // of the queues that dead letters go back to
 }
 
 // New returns a server.
@@ -80,7 +94,7 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{router: opts.Router, store: opts.Store, shards: opts.Shards, logger: opts.Logger}
+	return &Server{router: opts.Router, store: opts.Store, clients: opts.Clients, shards: opts.Shards, logger: opts.Logger}
 }
 
 // Register adds the service to g.
@@ -105,6 +119,7 @@ var statuses = []struct {
 	{mq.ErrForbidden, codes.PermissionDenied},
 	{mq.ErrTooLarge, codes.InvalidArgument},
 	{mq.ErrBusy, codes.ResourceExhausted},
+	{mq.ErrStoreFull, codes.ResourceExhausted},
 	{mq.ErrInvalidReceipt, codes.InvalidArgument},
 	{mq.ErrLeaseEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},

@@ -34,6 +34,11 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
+	return newFixtureOn(t, shards)
+}
+
+func newFixtureOn(t *testing.T, shards []string) *fixture {
+	t.Helper()
 	fs := vfs.NewMem()
 	st, err := store.Open(store.Options{FS: fs, Dir: "data", Shards: shards, SegmentSize: 64 << 20, ZeroFill: 1 << 20})
 	require.NoError(t, err)
@@ -41,7 +46,24 @@ func newFixture(t *testing.T) *fixture {
 	r, err := router.Open(router.Options{FS: fs, Dir: "meta", Shards: shards})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return &fixture{New(Options{Router: r, Store: st, Shards: shards}), st, r}
+	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: shards}), st, r}
+}
+
+// oneClient is the only client that is connected.
+type oneClient string
+
+func (c oneClient) Reconnect(ids []string, percent int) (asked int, unreachable []string) {
+	if len(ids) == 0 && percent > 0 {
+		return 1, nil
+	}
+	for _, id := range ids {
+		if id == string(c) {
+			asked++
+		} else {
+			unreachable = append(unreachable, id)
+		}
+	}
+	return asked, unreachable
 }
 
 func requireCode(t *testing.T, want codes.Code, err error, text string) {
@@ -106,6 +128,47 @@ func TestTheQueuesOfATopicShowTheirOffsets(t *testing.T) {
 		lines = append(lines, fmt.Sprint(q.GetShard(), " ", q.GetQueue(), ": ", q.GetMinOffset(), "-", q.GetMaxOffset()))
 	}
 	require.Equal(t, []string{"s1 0: 0-0", "s1 1: 0-0", "s2 0: 0-0", "s2 1: 0-3"}, lines)
+}
+
+func TestAPurgeCountsWhatItRemovesOnEveryShard(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a", Queues: 2})
+	require.NoError(t, err)
+	topic, err := s.router.Topic(ctx, mq.Resource{Name: "a"})
+	require.NoError(t, err)
+	purge := func(name string) (int64, []string) {
+		resp, err := s.PurgeTopic(ctx, &adminpb.PurgeTopicRequest{Name: name})
+		require.NoError(t, err)
+		var lines []string
+		for _, q := range resp.GetQueues() {
+			lines = append(lines, fmt.Sprint(q.GetShard(), " ", q.GetQueue(), ": ", q.GetMinOffset(), "-", q.GetMaxOffset()))
+		}
+		return resp.GetPurged(), lines
+	}
+	n, lines := purge("a")
+	require.Zero(t, n, "a topic that the store has not heard of")
+	require.Len(t, lines, 4)
+	send := func(shard string, queue mq.QueueID, n int) {
+		for range n {
+			_, err := s.store.Append(ctx, shard, topic, queue, []*mq.Message{{ID: "x", Type: mq.Normal}})
+			require.NoError(t, err)
+		}
+	}
+	send("s1", 0, 3)
+	send("s2", 1, 2)
+	n, lines = purge("a")
+	require.EqualValues(t, 5, n)
+	require.Equal(t, []string{"s1 0: 3-3", "s1 1: 0-0", "s2 0: 0-0", "s2 1: 2-2"}, lines)
+	send("s1", 0, 1)
+	n, _ = purge("a")
+	require.EqualValues(t, 1, n)
+
+	_, err = s.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	n, _ = purge("%DLQ%g")
+	require.Zero(t, n)
+	_, err = s.PurgeTopic(ctx, &adminpb.PurgeTopicRequest{Name: "b"})
+	requireCode(t, codes.NotFound, err, `"b"`)
 }
 
 func TestListsKeepToTheirNamespaceAndOrder(t *testing.T) {
@@ -178,6 +241,33 @@ func TestTopicsThatAreRefused(t *testing.T) {
 	}
 	_, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "b"})
 	requireCode(t, codes.NotFound, err, `"b"`)
+	for _, d := range []*durationpb.Duration{
+		durationpb.New(time.Second), durationpb.New(-time.Hour), {Seconds: 315_576_000_000}, {Nanos: -1, Seconds: 1},
+	} {
+		_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "c", Retention: d})
+		requireCode(t, codes.InvalidArgument, err, "retention")
+		_, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: d})
+		requireCode(t, codes.InvalidArgument, err, "retention")
+	}
+}
+
+func TestTheRetentionOfATopicIsSetAndShown(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	created, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a", Retention: durationpb.New(10 * time.Minute)})
+	require.NoError(t, err)
+	require.Equal(t, 10*time.Minute, created.GetTopic().GetRetention().AsDuration())
+	_, err = s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a"})
+	requireCode(t, codes.AlreadyExists, err, "retention 10m0s, not 0s")
+	updated, err := s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: durationpb.New(time.Hour)})
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, updated.GetTopic().GetRetention().AsDuration())
+	queues := int32(2)
+	updated, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", WriteQueues: &queues})
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, updated.GetTopic().GetRetention().AsDuration(), "what is not named stays")
+	updated, err = s.UpdateTopic(ctx, &adminpb.UpdateTopicRequest{Name: "a", Retention: durationpb.New(0)})
+	require.NoError(t, err)
+	require.Nil(t, updated.GetTopic().GetRetention(), "back to the node's default")
 }
 
 func TestAGroupLivesFromCreationToDeletion(t *testing.T) {
@@ -337,5 +427,5 @@ func TestEverySentinelHasAStatusOfItsOwn(t *testing.T) {
 func TestTheServiceIsRegistered(t *testing.T) {
 	g := grpc.NewServer()
 	newFixture(t).Register(g)
-	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 10)
+	require.Len(t, g.GetServiceInfo()["perigee.admin.v1.AdminService"].Methods, 14)
 }

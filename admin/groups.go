@@ -11,7 +11,7 @@ import (
 	"github.com/perigee-mq/perigee/router"
 )
 
-const fifoUnsupported = "FIFO groups are not supported yet"
+const fifoUnsupported = "fifo: FIFO groups are not supported yet"
 
 // CreateGroup creates a consumer group, or answers the one that exists with the
 // same configuration. FIFO groups answer UNIMPLEMENTED.
@@ -73,6 +73,7 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 			}
 			p.Ready += b.Ready
 			p.InFlight += b.InFlight
+			p.UsedUp += b.UsedUp
 		}
 	}
 	slices.SortFunc(list, func(a, b *adminpb.GroupTopic) int {

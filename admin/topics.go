@@ -3,6 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/mq"
@@ -18,14 +21,18 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	if typ != mq.TopicNormal {
-		return nil, unsupported(fmt.Sprintf("%s topics are not supported yet", typ))
+		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}
 	perm, err := permission(req.GetPermission())
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
+	keep, err := retention(req.GetRetention())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
 	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
-		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm,
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep,
 	})
 	if err != nil {
 		return nil, s.refusal(ctx, err)
@@ -39,20 +46,28 @@ func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.GetTopicResponse{Topic: topicProto(t)}
-	for _, sq := range t.Shards {
-		queues, err := s.queues(ctx, t, sq)
-		if err != nil {
-			return nil, s.refusal(ctx, err)
-		}
-		resp.Queues = append(resp.Queues, queues...)
+	queues, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
-	return resp, nil
+	return &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}, nil
 }
 
-// queues returns the queues of the topic on one shard. The store knows a queue
+// queues returns the queues of the topic, ordered by shard and number.
+func (s *Server) queues(ctx context.Context, t *mq.Topic) (all []*adminpb.QueueStatus, err error) {
+	for _, sq := range t.Shards {
+		queues, err := s.queuesOn(ctx, t, sq)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, queues...)
+	}
+	return all, nil
+}
+
+// queuesOn returns the queues of the topic on one shard. The store knows a queue
 // only from its first message on; until then it is empty.
-func (s *Server) queues(ctx context.Context, t *mq.Topic, sq mq.ShardQueues) ([]*adminpb.QueueStatus, error) {
+func (s *Server) queuesOn(ctx context.Context, t *mq.Topic, sq mq.ShardQueues) ([]*adminpb.QueueStatus, error) {
 	ranges, err := s.store.Queues(ctx, sq.Shard, t.ID)
 	if err != nil {
 		return nil, err
@@ -83,7 +98,8 @@ func (s *Server) ListTopics(ctx context.Context, req *adminpb.ListTopicsRequest)
 	return resp, nil
 }
 
-// UpdateTopic changes the permission or the number of queues of a topic.
+// UpdateTopic changes the permission, the number of queues or the retention of a
+// topic.
 func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
 	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues}
 	if req.Permission != nil {
@@ -96,11 +112,46 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 		}
 		update.Permission = &perm
 	}
+	if req.Retention != nil {
+		keep, err := retention(req.Retention)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		update.Retention = &keep
+	}
 	t, err := s.router.UpdateTopic(ctx, resource(req), update)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	return &adminpb.UpdateTopicResponse{Topic: topicProto(t)}, nil
+}
+
+// PurgeTopic removes all messages of a topic that are stored when it is called,
+// those under delivery included. What is sent after it has returned is kept.
+func (s *Server) PurgeTopic(ctx context.Context, req *adminpb.PurgeTopicRequest) (*adminpb.PurgeTopicResponse, error) {
+	t, err := s.router.Topic(ctx, resource(req))
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	before, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if err := s.store.PurgeTopic(ctx, t.ID); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	after, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.PurgeTopicResponse{Queues: after}
+	for _, q := range after {
+		resp.Purged += q.MinOffset
+	}
+	for _, q := range before { // queues may become more, not fewer
+		resp.Purged -= q.MinOffset
+	}
+	return resp, nil
 }
 
 // DeleteTopic removes a topic.
@@ -130,10 +181,24 @@ func permission(p adminpb.Permission) (mq.Permission, error) {
 	return mq.Permission(p), nil // the numbers are the same
 }
 
+// retention converts a retention; none set is 0. Its bounds are the router's.
+func retention(d *durationpb.Duration) (time.Duration, error) {
+	if d == nil {
+		return 0, nil
+	}
+	if err := d.CheckValid(); err != nil {
+		return 0, invalid("retention", fmt.Sprintf("%d s", d.GetSeconds()), "is not a duration")
+	}
+	return d.AsDuration(), nil
+}
+
 func topicProto(t *mq.Topic) *adminpb.Topic {
 	p := &adminpb.Topic{
 		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
 		Permission: adminpb.Permission(t.Permission),
+	}
+	if t.Retention != 0 {
+		p.Retention = durationpb.New(t.Retention)
 	}
 	for _, sq := range t.Shards {
 		p.Shards = append(p.Shards, &adminpb.ShardQueues{Shard: sq.Shard, ReadQueues: sq.Read, WriteQueues: sq.Write})

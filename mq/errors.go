@@ -45,6 +45,12 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.
 	ErrBusy = errors.New("too many requests")
+	// ErrTooManyInFlight: the consumer group holds as many messages as it may. It
+	// gets more when it has settled some.
+	ErrTooManyInFlight = errors.New("too many messages in flight")
+	// ErrStoreFull: the disk of the store has reached a limit. Nothing was stored;
+	// trying later may succeed, as soon as there is room.
+	ErrStoreFull = errors.New("store full")
 	// ErrStopped: the store has been closed, or stopped itself after a failed
 	// write. What was asked may or may not survive a restart.
 	ErrStopped = errors.New("store stopped")

@@ -1,6 +1,7 @@
 package mq
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -127,6 +128,14 @@ type Receive struct {
 	Wait time.Duration
 	// AutoRenew is noted in the leases.
 	AutoRenew bool
+	// InFlight is how many messages of one queue the group may have under lease:
+	// a queue with as many serves no more until some are settled. 0: no limit.
+	InFlight int
+	// Reserve is asked once messages are found and before they are read into
+	// memory, with the bytes they take there; again, when none of them was there any
+	// more and others are found. It may wait. Its error gives the messages back,
+	// uncounted, and is that of the receive. Nil: nobody is asked.
+	Reserve func(ctx context.Context, bytes int) error
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

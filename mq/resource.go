@@ -16,6 +16,14 @@ const (
 // of a group: "%DLQ%" followed by the group's name.
 const DeadLetterPrefix = "%DLQ%"
 
+// SystemGroupPrefix starts the names of consumer groups of the server itself.
+// Clients can neither create nor use them.
+const SystemGroupPrefix = "%SYS%"
+
+// RedriveGroup is the consumer group, one in each namespace, whose progress in a
+// dead-letter topic says which dead letters were sent back.
+const RedriveGroup = SystemGroupPrefix + "redrive"
+
 // A Resource names a topic or a group. The empty namespace is the default one;
 // names in different namespaces never meet.
 type Resource struct {
@@ -88,7 +96,7 @@ func ValidateGroup(name string) error {
 	if reason := checkName(name, MaxGroupName); reason != "" {
 		return &InvalidError{Kind: ErrIllegalGroup, Field: "group", Value: Shorten(name), Reason: reason}
 	}
-	if systemGroups[name] || strings.HasPrefix(name, "CID_RMQ_SYS_") {
+	if systemGroups[name] || strings.HasPrefix(name, "CID_RMQ_SYS_") || strings.HasPrefix(name, SystemGroupPrefix) {
 		return &InvalidError{Kind: ErrIllegalGroup, Field: "group", Value: name, Reason: "is reserved for the system"}
 	}
 	return nil

@@ -3,6 +3,7 @@ package mq
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // TopicType says which message types a topic accepts.
@@ -80,6 +81,25 @@ func (p Permission) CanWrite() bool { return p == PermWrite || p == PermReadWrit
 // MaxQueues is the largest number of queues a topic may have on one shard.
 const MaxQueues = 1024
 
+// The bounds of how long a topic may keep its messages.
+const (
+	MinRetention = time.Minute
+	MaxRetention = 10 * 365 * 24 * time.Hour
+)
+
+// ValidateRetention checks how long messages are kept: 0 for the default of
+// the node, or a time between MinRetention and MaxRetention. The error is an
+// *InvalidError of kind ErrInvalid.
+func ValidateRetention(d time.Duration) error {
+	if d == 0 || MinRetention <= d && d <= MaxRetention {
+		return nil
+	}
+	return &InvalidError{
+		Kind: ErrInvalid, Field: "retention", Value: d.String(),
+		Reason: fmt.Sprintf("must lie between %s and %s (10 years), or be 0s for the node's default", MinRetention, MaxRetention),
+	}
+}
+
 // A Topic is a topic as the router knows it. Values are shared between
 // goroutines and must not be changed after they are published.
 type Topic struct {
@@ -89,6 +109,9 @@ type Topic struct {
 	Permission Permission
 	// Shards lists where the queues are, sorted by shard name.
 	Shards []ShardQueues
+	// Retention is how long messages are kept after they were stored; 0 is the
+	// default of the node.
+	Retention time.Duration
 	// Version grows with every change of the topic, from 1.
 	Version uint64
 }

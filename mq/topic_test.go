@@ -2,6 +2,7 @@ package mq_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/stretchr/testify/require"
@@ -51,4 +52,15 @@ func TestQueuesOfAShard(t *testing.T) {
 	_, err := topic.On("s3")
 	require.ErrorIs(t, err, mq.ErrQueueNotFound)
 	require.ErrorContains(t, err, `topic a on shard "s3"`)
+}
+
+func TestARetentionIsTheDefaultOrWithinItsBounds(t *testing.T) {
+	for _, d := range []time.Duration{0, mq.MinRetention, time.Hour, mq.MaxRetention} {
+		require.NoError(t, mq.ValidateRetention(d))
+	}
+	for _, d := range []time.Duration{-time.Hour, 1, mq.MinRetention - 1, mq.MaxRetention + 1} {
+		err := mq.ValidateRetention(d)
+		require.ErrorIs(t, err, mq.ErrInvalid)
+		require.ErrorContains(t, err, `retention "`+d.String()+`": must lie between 1m0s and 87600h0m0s (10 years)`)
+	}
 }

@@ -6,6 +6,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 )
 
 // AckMessage settles deliveries of one topic to one group.
@@ -17,10 +18,12 @@ import (
 // all are OK, their common code when they agree, else MULTIPLE_RESULTS. Acking a
 // message that is settled already is OK, so that an ack can be repeated when its
 // answer was lost; a handle of another topic or group is refused, and so is one
-// of a delivery since which the message was delivered again. An ack that
-// fails keeps the message leased, and renewed if it was.
+// of a delivery since which the message was delivered again, but for an SDK that
+// never gives up (quirks.EndedAckOK). An ack that fails keeps the message leased,
+// and renewed if it was.
 //
-// Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), ILLEGAL_TOPIC,
+// Codes: OK, MULTIPLE_RESULTS, BAD_REQUEST (no entry), PAYLOAD_TOO_LARGE (more than
+// 1024 entries; nothing is settled then), ILLEGAL_TOPIC,
 // ILLEGAL_CONSUMER_GROUP, INVALID_RECEIPT_HANDLE (also for a topic or group that
 // does not exist: clients stop repeating then).
 //
@@ -28,8 +31,8 @@ import (
 // duration is over; here a handle is good until the message is delivered again.
 func (s *Server) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
 	v, err := s.settlementOf(ctx, req.GetGroup(), req.GetTopic())
-	if err == nil && len(req.GetEntries()) == 0 {
-		err = refuse(rmqpb.Code_BAD_REQUEST, "entries is empty: at least one is required")
+	if err == nil {
+		err = checkEntries(len(req.GetEntries()))
 	}
 	if err != nil {
 		return &rmqpb.AckMessageResponse{Status: s.statusOf(ctx, err)}, nil
@@ -49,6 +52,20 @@ func (s *Server) AckMessage(ctx context.Context, req *rmqpb.AckMessageRequest) (
 	return resp, nil
 }
 
+// maxAckEntries bounds the entries of one request. No receive delivers more than 32
+// messages.
+const maxAckEntries = 1024
+
+func checkEntries(n int) error {
+	switch {
+	case n == 0:
+		return refuse(rmqpb.Code_BAD_REQUEST, "entries is empty: at least one is required")
+	case n > maxAckEntries:
+		return refuse(rmqpb.Code_PAYLOAD_TOO_LARGE, "entries: %d in one request, the limit is %d", n, maxAckEntries)
+	}
+	return nil
+}
+
 // ack returns what became of each entry.
 func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMessageEntry) []error {
 	results := make([]error, len(entries))
@@ -57,7 +74,7 @@ func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMes
 	for i, e := range entries {
 		l, err := v.lease(e.GetReceiptHandle())
 		if err != nil {
-			results[i] = err
+			results[i] = v.ended(l, err, quirks.EndedAckOK)
 			continue
 		}
 		leases = append(leases, l)
@@ -73,7 +90,7 @@ func (s *Server) ack(ctx context.Context, v *settlement, entries []*rmqpb.AckMes
 		if alreadySettled(err) {
 			err = nil
 		}
-		results[which[n]] = err
+		results[which[n]] = v.ended(leases[n], err, quirks.EndedAckOK)
 	}
 	return results
 }

@@ -14,8 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
@@ -102,6 +100,19 @@ func TestEveryCallNeedsAClientIDAndNamesItsHeader(t *testing.T) {
 	})
 }
 
+func TestAClientIDOfAnySizeIsNoKeyOfATable(t *testing.T) {
+	s := newTestServer(t)
+	for n, want := range map[int]rmqpb.Code{maxClientID: rmqpb.Code_OK, maxClientID + 1: rmqpb.Code_BAD_REQUEST} {
+		res, err := s.Heartbeat(as(t, strings.Repeat("c", n)), &rmqpb.HeartbeatRequest{ClientType: rmqpb.ClientType_PRODUCER})
+		require.NoError(t, err)
+		require.Equal(t, want, res.GetStatus().GetCode())
+		if want != rmqpb.Code_OK {
+			require.Contains(t, res.GetStatus().GetMessage(), headerClientID)
+		}
+	}
+	require.Equal(t, 1, s.sessions.Len())
+}
+
 func TestClientIDIsTheOnlyHeaderNeeded(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "orders")
@@ -146,105 +157,13 @@ func TestCallsThatAreNotBuiltSaySo(t *testing.T) {
 	}
 }
 
-// mutilated calls fn with copies of m, each without one of the fields that are
-// set in it, at any depth, or with one sub-message made empty, and with its path.
-func mutilated(m proto.Message, fn func(path string, m proto.Message)) {
-	type descent func(protoreflect.Message) protoreflect.Message
-	var walk func(path string, to descent)
-	walk = func(path string, to descent) {
-		to(m.ProtoReflect()).Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-			name := path + "." + string(f.Name())
-			without := proto.Clone(m)
-			to(without.ProtoReflect()).Clear(f)
-			fn(name, without)
-			switch {
-			case f.IsMap() || f.Message() == nil:
-			case f.IsList():
-				for i := range v.List().Len() {
-					walk(fmt.Sprintf("%s[%d]", name, i), func(m protoreflect.Message) protoreflect.Message {
-						return to(m).Get(f).List().Get(i).Message()
-					})
-				}
-			default:
-				empty := proto.Clone(m)
-				to(empty.ProtoReflect()).Set(f, protoreflect.ValueOfMessage(v.Message().New()))
-				fn(name+"{}", empty)
-				walk(name, func(m protoreflect.Message) protoreflect.Message { return to(m).Get(f).Message() })
-			}
-			return true
-		})
-	}
-	walk("", func(m protoreflect.Message) protoreflect.Message { return m })
-}
-
-func TestMutilatedRequestsAreRefusedAndNeverBreakTheServer(t *testing.T) {
-	var log strings.Builder
-	s := newTestServer(t, func(o *testOptions) { o.Logger = textLogger(&log) })
-	s.topic(t, "orders")
-	conn := s.dial(t)
-	full := message("orders", "m", "body")
-	full.Topic.ResourceNamespace = ""
-	full.UserProperties = map[string]string{"k": "v"}
-	full.SystemProperties.Tag, full.SystemProperties.Keys = new("t"), []string{"k"}
-	full.SystemProperties.BodyDigest = &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: "841A2D689AD86BD1611447453C22C6FC"}
-	full.SystemProperties.BornTimestamp = &timestamppb.Timestamp{Seconds: 1, Nanos: 1}
-	full.SystemProperties.BornHost = "host"
-	full.SystemProperties.OrphanedTransactionRecoveryDuration = durationpb.New(1)
-	requests := map[string]proto.Message{
-		"QueryRoute":      &rmqpb.QueryRouteRequest{Topic: named("orders"), Endpoints: endpoints(1, "10.0.0.1", 8081)},
-		"QueryAssignment": &rmqpb.QueryAssignmentRequest{Topic: named("orders"), Group: named("g"), Endpoints: endpoints(1, "10.0.0.1", 8081)},
-		"SendMessage":     &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{full, proto.CloneOf(full)}},
-	}
-	refused := 0
-	for _, m := range methodsOf(t, "apache.rocketmq.v2.MessagingService") {
-		req, ok := requests[string(m.Name())]
-		if !ok {
-			continue
-		}
-		st, err := call(t, conn, from(t, "c"), m, req)
-		require.NoError(t, err)
-		require.Equal(t, rmqpb.Code_OK, st.GetCode(), "%s: %s", m.Name(), st.GetMessage())
-		mutilated(req, func(path string, req proto.Message) {
-			st, err := call(t, conn, from(t, "c"), m, req)
-			require.NoError(t, err, path)
-			if st.GetCode() == rmqpb.Code_OK {
-				return
-			}
-			refused++
-			require.Equal(t, rmqpb.Code(4), st.GetCode()/10000, "%s%s: %s", m.Name(), path, st)
-			require.NotEmpty(t, st.GetMessage())
-		})
-	}
-	require.GreaterOrEqual(t, refused, 3+6+1+2*8)
-	require.Empty(t, log.String())
-}
-
-func TestMutilatedSettingsAreRefusedOrAnswered(t *testing.T) {
+func TestAHeartbeatOfNoClientTypeThereIsIsRefused(t *testing.T) {
 	s := newTestServer(t)
-	c := rmqpb.NewMessagingServiceClient(s.dial(t))
-	full := subscriber(rmqpb.ClientType_PUSH_CONSUMER, "g", "orders")
-	full.AccessPoint = endpoints(1, "10.0.0.1", 8081)
-	full.BackoffPolicy = exponential(3, 1, 2, 2)
-	full.Metric = &rmqpb.Metric{On: true, Endpoints: endpoints(1, "10.0.0.1", 8081)}
-	for _, settings := range []*rmqpb.Settings{full, publisher("orders")} {
-		mutilated(settings, func(path string, m proto.Message) {
-			ctx, cancel := context.WithCancel(from(t, "c"))
-			defer cancel()
-			stream := open(t, c, ctx)
-			offer(t, stream, m.(*rmqpb.Settings))
-			cmd, err := stream.Recv()
-			if err != nil {
-				require.ErrorContains(t, err, "InvalidArgument", path)
-				return
-			}
-			got := cmd.GetSettings()
-			require.NotNil(t, got.GetBackoffPolicy().GetStrategy(), path)
-			require.Nil(t, got.GetMetric().GetEndpoints())
-			require.False(t, got.GetMetric().GetOn())
-			if e := got.GetAccessPoint(); e != nil {
-				require.NotZero(t, e.GetScheme(), path)
-				require.Len(t, e.GetAddresses(), 1, path)
-			}
-		})
+	s.sessions.Touch("c") // being known is no excuse
+	for _, kind := range []rmqpb.ClientType{-1, 7, 99} {
+		res, err := s.Heartbeat(as(t, "c"), &rmqpb.HeartbeatRequest{ClientType: kind})
+		require.NoError(t, err)
+		require.Equal(t, rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, res.GetStatus().GetCode(), kind)
+		require.Contains(t, res.GetStatus().GetMessage(), "client_type")
 	}
 }

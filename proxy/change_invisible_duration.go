@@ -47,10 +47,7 @@ func (s *Server) changeInvisible(ctx context.Context, req *rmqpb.ChangeInvisible
 	if err == nil {
 		err = s.change(ctx, &v, mq.LeaseChange{Lease: l, Invisible: d, Reason: reasonOf(l, req.GetSuspend())})
 	}
-	if leaseOver(err) && quirks.EndedChangeOK(v.client.Language, l.AutoRenew) {
-		return nil
-	}
-	return err
+	return v.ended(l, err, quirks.EndedChangeOK)
 }
 
 func reasonOf(l mq.Lease, suspend bool) mq.ChangeReason {

@@ -11,6 +11,7 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/quirks"
+	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
 // Headers that a client sends with every call.
@@ -21,6 +22,10 @@ const (
 	headerNamespace = "x-mq-namespace"
 )
 
+// maxClientID is the longest client id, in bytes. SDKs make theirs of the host's
+// name and a few numbers; sessions are kept by it.
+const maxClientID = 1024
+
 // A client is who makes a call, as far as the headers tell. Only the id is
 // required; a header that is repeated counts with its first value, because the
 // Go SDK repeats all of them on a retried send.
@@ -30,16 +35,22 @@ type client struct {
 	Version   string
 	Namespace string
 	Host      string // the peer's address without its port
+	conn      *transport.Connection
 }
 
 // caller returns who makes the call and notes a sign of life of its session,
-// where there is one. The error is CLIENT_ID_REQUIRED.
+// where there is one. The error is CLIENT_ID_REQUIRED, or BAD_REQUEST for an id
+// that is too long.
 func (s *Server) caller(ctx context.Context) (client, error) {
 	c := clientOf(ctx)
 	if c.ID == "" {
 		return c, refuse(rmqpb.Code_CLIENT_ID_REQUIRED, "header %s must not be missing or blank", headerClientID)
 	}
-	s.sessions.Seen(c.ID)
+	if len(c.ID) > maxClientID {
+		return c, refuse(rmqpb.Code_BAD_REQUEST, "header %s has %d bytes, the limit is %d", headerClientID, len(c.ID), maxClientID)
+	}
+	session := s.sessions.Seen(c.ID)
+	s.heard(c, session != nil)
 	return c, nil
 }
 
@@ -56,6 +67,7 @@ func clientOf(ctx context.Context) client {
 		Language:  quirks.ParseLanguage(first(headerLanguage)),
 		Version:   first(headerVersion),
 		Namespace: first(headerNamespace),
+		conn:      transport.ConnectionOf(ctx),
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		c.Host = p.Addr.String()

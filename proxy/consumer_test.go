@@ -194,7 +194,7 @@ func (s *frameStream) SendMsg(m any) error {
 		}
 	}
 	s.frames++
-	data, err := transport.Codec{}.Marshal(m)
+	data, err := transport.NewCodec(transport.NewBufferPool()).Marshal(m)
 	require.NoError(s.t, err)
 	var r rmqpb.ReceiveMessageResponse
 	require.NoError(s.t, proto.Unmarshal(data.Materialize(), &r))

@@ -12,6 +12,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/proxy/wire"
 	"github.com/perigee-mq/perigee/receipt"
@@ -26,23 +27,32 @@ const (
 	lostInvisible = time.Second
 )
 
-// deliver streams the messages. SDKs drop everything of a call that ends with an
-// error, so when it does, what was not written goes back uncounted, and what may
-// have been seen comes back soon if the server renews it.
+// deliver streams the messages. When the call ends with an error, what was not
+// written goes back uncounted. What was written may have been seen, and counts; it
+// comes back soon if the server renews it or the SDK drops it all the same.
 func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Delivery, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
-	sent := 0
+	sent, pool := 0, s.frames
+	out := s.outgoing(ctx, c, got)
+	if out != nil {
+		pool = out
+		defer out.stop()
+	}
 	err := sendStatus(stream, ok())
 	for err == nil && sent < len(got) {
 		// A send does not fail while the connection has room for more.
 		if err = ended(ctx); err != nil {
 			break
 		}
-		if err = stream.SendMsg(s.frame(r, &got[sent])); err == nil {
+		if err = stream.SendMsg(s.frame(r, &got[sent], pool)); err == nil {
 			sent++
+			out.progress()
 		}
 	}
 	if err == nil {
 		err = sendTimestamp(stream)
+	}
+	if err == nil {
+		out.drain(ctx)
 	}
 	if err == nil {
 		err = ended(ctx)
@@ -52,7 +62,7 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 	}
 	s.lost(ctx, c, r)
 	s.giveBack(ctx, got[sent:])
-	if r.AutoRenew {
+	if r.AutoRenew || quirks.DropsCutOffReceive(c.Language) {
 		s.shorten(ctx, got[:sent])
 	}
 	s.logger.DebugContext(ctx, "receive ended before its messages were sent", "client", c.ID, "sent", sent, "messages", len(got), "error", err)
@@ -60,11 +70,16 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 }
 
 // lost is called for a call that did not reach its end. When the client did not
-// give it up because of its deadline, its connection may have broken.
+// give it up because of its deadline, its connection may have broken, which means
+// nothing where it has another one.
 func (s *Server) lost(ctx context.Context, c client, r receive) {
-	if r.AutoRenew && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		s.renewals.suspect(c.ID)
+	if !r.AutoRenew || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return
 	}
+	if c.conn != nil && c.conn.Closed() && s.links.any(c.ID) {
+		return
+	}
+	s.renewals.suspect(c.ID, pollGrace)
 }
 
 // ended returns why the call is over, as a gRPC status, or nil.
@@ -77,7 +92,7 @@ func ended(ctx context.Context) error {
 
 // frame returns the encoded response that holds one message. It copies the
 // stored bytes once, into a buffer that gRPC gives back after writing.
-func (s *Server) frame(r receive, d *mq.Delivery) any {
+func (s *Server) frame(r receive, d *mq.Delivery, pool mem.BufferPool) any {
 	const frameOverhead = 512 // receipt handle, topic, host and times, in most cases
 	fields := wire.DeliveryFields{
 		ReceiptHandle: receipt.Encode(d.Lease), StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible,
@@ -86,9 +101,9 @@ func (s *Server) frame(r receive, d *mq.Delivery) any {
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		return transport.RawMessage(wire.AppendDelivery(nil, r.Topic.Resource, d, fields))
 	}
-	buf := s.frames.Get(size)
+	buf := pool.Get(size)
 	*buf = wire.AppendDelivery((*buf)[:0], r.Topic.Resource, d, fields)
-	return mem.BufferSlice{mem.NewBuffer(buf, s.frames)}
+	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 
 // giveBack returns messages that never reached the client. They are visible
@@ -97,7 +112,7 @@ func (s *Server) giveBack(ctx context.Context, got []mq.Delivery) {
 	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.GiveBack})
 }
 
-// shorten lets messages come back soon whose delivery may have been lost.
+// shorten lets messages come back soon whose delivery is taken for lost.
 func (s *Server) shorten(ctx context.Context, got []mq.Delivery) {
 	s.takeBack(ctx, got, mq.LeaseChange{Reason: mq.Extend, Invisible: lostInvisible})
 }

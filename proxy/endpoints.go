@@ -11,14 +11,19 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/proxy/wire"
 )
 
 // reachable returns the endpoints under which the client of ctx can reach this
-// server: the advertised address, else what the client says it dialled, else
-// the authority of its call, else the address its connection arrived at. There
-// is exactly one address, and a scheme that fits it.
+// server: the address advertised for the listener it has come through, else what
+// the client says it dialled, else the authority of its call, else the address
+// its connection arrived at. There is exactly one address, and a scheme that fits
+// it.
 func (s *Server) reachable(ctx context.Context, asked *rmqpb.Endpoints) (*rmqpb.Endpoints, error) {
+	if address := transport.Advertised(ctx); address != "" {
+		return wire.EndpointsFor(address)
+	}
 	if s.advertise != nil {
 		return s.advertise, nil
 	}

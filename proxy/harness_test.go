@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -96,24 +97,31 @@ func from(t testing.TB, clientID string, headers ...string) context.Context {
 	return metadata.NewOutgoingContext(t.Context(), metadata.Pairs(append([]string{headerClientID, clientID}, headers...)...))
 }
 
-// dial serves s over a pipe and returns a connection to it.
-func (s *testServer) dial(t testing.TB) *grpc.ClientConn {
+// serve serves s over pipes and returns what opens one.
+func (s *testServer) serve(t testing.TB) func(context.Context, string) (net.Conn, error) {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	g := grpc.NewServer(append(transport.ServerOptions(transport.ServerConfig{}), s.Interceptors()...)...)
 	s.Register(g)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///perigee.test:8081",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+	t.Cleanup(func() {
+		g.Stop()
+		if err := <-served; !errors.Is(err, grpc.ErrServerStopped) { // before it had begun
+			require.NoError(t, err)
+		}
+	})
+	return func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
+}
+
+// dial serves s over a pipe and returns a connection to it.
+func (s *testServer) dial(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///perigee.test:8081", grpc.WithContextDialer(s.serve(t)),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(128<<20)))
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, conn.Close())
-		g.Stop()
-		require.NoError(t, <-served)
-	})
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	return conn
 }
 

@@ -30,7 +30,11 @@ func (s *Server) heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) err
 	if err := checkOptionalGroup(c, req.GetGroup()); err != nil {
 		return err
 	}
-	if req.GetClientType() == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED && s.sessions.Get(c.ID) == nil {
+	t := req.GetClientType()
+	if _, known := rmqpb.ClientType_name[int32(t)]; !known {
+		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type %d: is no client type", t)
+	}
+	if t == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED && s.sessions.Get(c.ID) == nil {
 		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type is not set, and this server knows no settings of the client")
 	}
 	s.sessions.Touch(c.ID)

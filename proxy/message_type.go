@@ -7,6 +7,22 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 )
 
+// A typeField is a field that makes a message what it is. A message has the one
+// of its type and none of another: SDKs refuse to build anything else, and what
+// both together would mean, nobody has said. docs/adr/0005-answers.md has the table.
+type typeField struct {
+	name  string
+	makes rmqpb.MessageType
+	set   func(*rmqpb.SystemProperties) bool
+}
+
+var typeFields = []typeField{
+	{"delivery_timestamp", rmqpb.MessageType_DELAY, func(p *rmqpb.SystemProperties) bool { return p.GetDeliveryTimestamp() != nil }},
+	{"message_group", rmqpb.MessageType_FIFO, func(p *rmqpb.SystemProperties) bool { return p.GetMessageGroup() != "" }},
+	{"priority", rmqpb.MessageType_PRIORITY, func(p *rmqpb.SystemProperties) bool { return p != nil && p.Priority != nil }},
+	{"lite_topic", rmqpb.MessageType_LITE, func(p *rmqpb.SystemProperties) bool { return p.GetLiteTopic() != "" }},
+}
+
 // typeOf returns the type of a message: what it declares, else what its fields
 // make of it. A transaction is never derived: no field stands for one.
 func typeOf(m *rmqpb.Message) rmqpb.MessageType {
@@ -14,42 +30,29 @@ func typeOf(m *rmqpb.Message) rmqpb.MessageType {
 	if t := sys.GetMessageType(); t != rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED {
 		return t
 	}
-	switch {
-	case sys.GetDeliveryTimestamp() != nil:
-		return rmqpb.MessageType_DELAY
-	case sys.GetMessageGroup() != "":
-		return rmqpb.MessageType_FIFO
-	case sys.Priority != nil:
-		return rmqpb.MessageType_PRIORITY
-	case sys.GetLiteTopic() != "":
-		return rmqpb.MessageType_LITE
-	default:
-		return rmqpb.MessageType_NORMAL
+	for _, f := range typeFields {
+		if f.set(sys) {
+			return f.makes
+		}
 	}
+	return rmqpb.MessageType_NORMAL
 }
 
-// validateType refuses a NORMAL message with a field of another type: it would
-// be delivered without what the sender asked for.
+// validateType refuses a message that has a field of another type than its own,
+// or not the one of its own: it would be delivered without what the sender asked
+// for.
 func validateType(sys *rmqpb.SystemProperties) *codeError {
 	const code = rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-	t := sys.GetMessageType()
+	t := typeOf(&rmqpb.Message{SystemProperties: sys})
 	if _, known := rmqpb.MessageType_name[int32(t)]; !known {
 		return fault(code, "message_type", t.String(), "is no message type")
 	}
-	if t != rmqpb.MessageType_NORMAL {
-		return nil
-	}
-	for _, f := range []struct {
-		field string
-		set   bool
-	}{
-		{"message_group", sys.GetMessageGroup() != ""},
-		{"delivery_timestamp", sys.GetDeliveryTimestamp() != nil},
-		{"priority", sys.Priority != nil},
-		{"lite_topic", sys.GetLiteTopic() != ""},
-	} {
-		if f.set {
-			return fault(code, "message_type", t.String(), "must not come with "+f.field)
+	for _, f := range typeFields {
+		switch set := f.set(sys); {
+		case set && f.makes != t:
+			return fault(code, "message_type", t.String(), "must not come with "+f.name)
+		case !set && f.makes == t:
+			return fault(code, "message_type", t.String(), "must come with "+f.name)
 		}
 	}
 	return nil

@@ -80,14 +80,13 @@ func room(ctx context.Context) time.Duration {
 	return max(time.Until(deadline)-margin(ctx), 0)
 }
 
-// pause waits for d and reports false when ctx ended first.
+// pause waits for d, which may be over already, and reports false when ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }

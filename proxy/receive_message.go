@@ -18,8 +18,8 @@ const (
 	maxReceiveBatch     = 32
 	minReceiveInvisible = 10 * time.Second
 	maxInvisible        = 12 * time.Hour
-	// errorPause is how long an error answer is held back. Two SDKs ask again
-	// without a pause of their own.
+	// errorPause is how long a call with an error answer takes at least. Two SDKs
+	// ask again without a pause of their own.
 	errorPause = time.Second
 )
 
@@ -38,22 +38,28 @@ const (
 // quirks.EmptyReceiveOK. Errors are held back for about a second.
 //
 // Codes: OK, MESSAGE_NOT_FOUND, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
-// TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN,
+// TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN (also when the permission
+// goes while it waits; nothing is delivered then),
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
-// to poll and nothing is ready, TOO_MANY_REQUESTS.
+// to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
+// in flight as it may, too many receives wait, or so much is on its way to consumers
+// that do not read that no more is read into memory).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
 // that could not be written to the client.
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
-	ctx := stream.Context()
+	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
+	memory := share{budget: s.budget}
+	defer memory.release()
+	r.Reserve = memory.reserve
 	var got []mq.Delivery
 	if err == nil {
 		got, err = s.receive(ctx, c, r)
 	}
 	if err != nil {
-		if !pause(ctx, min(errorPause, room(ctx))) {
+		if !pause(ctx, min(errorPause-time.Since(start), room(ctx))) {
 			s.lost(ctx, c, r)
 			return ended(ctx)
 		}
@@ -84,6 +90,7 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 		return c, r, err
 	}
 	r.AutoRenew = req.GetAutoRenew()
+	r.InFlight = s.opts.InFlight
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
 	if r.Invisible, err = s.invisibleOf(req); err != nil {
 		return c, r, err
@@ -94,14 +101,21 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if r.Topic, err = s.router.Topic(ctx, topicName); err != nil {
 		return c, r, err
 	}
-	if !r.Topic.Permission.CanRead() {
-		return c, r, refuse(rmqpb.Code_FORBIDDEN, "topic %q does not permit receiving", topicName)
+	if err = mayReceive(r.Topic); err != nil {
+		return c, r, err
 	}
 	if r.Group, err = s.router.EnsureGroup(ctx, groupName); err != nil {
 		return c, r, err
 	}
 	r.shard, err = shardOf(r.Topic, req.GetMessageQueue().GetBroker().GetName())
 	return c, r, err
+}
+
+func mayReceive(t *mq.Topic) error {
+	if !t.Permission.CanRead() {
+		return refuse(rmqpb.Code_FORBIDDEN, "topic %q does not permit receiving", t.Resource)
+	}
+	return nil
 }
 
 // validateNames checks the names that every call of a consumer carries.
@@ -144,7 +158,7 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
-	s.sessions.Touch(c.ID)
+	session := s.sessions.Touch(c.ID)
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)
@@ -154,16 +168,21 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	if err != nil || len(got) == 0 {
 		return nil, err
 	}
-	if s.sessions.Get(c.ID) == nil {
-		if r.AutoRenew {
+	// The permission may have gone while the receive waited.
+	if t, err := s.router.Topic(ctx, r.Topic.Resource); err == nil && t.ID == r.Topic.ID {
+		if err := mayReceive(t); err != nil {
 			s.giveBack(ctx, got)
-			return nil, nil
+			return nil, err
 		}
+	}
+	if !r.AutoRenew {
 		return got, nil
 	}
-	s.sessions.Touch(c.ID)
-	if r.AutoRenew {
-		s.renewals.add(c.ID, r.Group, got)
+	s.renewals.add(c, r.Group, got)
+	// Only now: a goodbye from here on finds what was added.
+	if s.sessions.Get(c.ID) != session {
+		s.giveBack(ctx, got)
+		return nil, nil
 	}
 	return got, nil
 }

@@ -313,56 +313,61 @@ func TestWhatMayNotBeReceived(t *testing.T) {
 // A stream that breaks at any frame leaves no message behind: what was not
 // written is back at once, and the delivery did not count.
 func TestMessagesOfABrokenStreamGoBack(t *testing.T) {
-	for _, push := range []bool{true, false} {
+	for _, c := range []struct {
+		push     bool
+		language string
+		soon     bool // also what was written, and may have been seen
+	}{{true, "", true}, {true, "JAVA", true}, {false, "JAVA", true}, {false, "PYTHON", true}, {false, "", false}} {
 		for broken := range 6 {
-			t.Run(fmt.Sprintf("push %t, frame %d", push, broken), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newTestServer(t)
-					s.topic(t, "a", router.TopicSpec{Queues: 1})
-					ids := []string{"0", "1", "2", "3"}
-					for _, id := range ids {
-						s.send(t, message("a", id, "x"))
-					}
-					c := s.consumer("a", "g")
-					req := c.simple(32, time.Minute, 0)
-					if push {
-						req = c.push(32, 0)
-					}
-					gone := errors.New("connection lost")
-					err := s.ReceiveMessage(req, &frameStream{ctx: c.ctx(t), t: t, before: func(frame int) error {
-						if frame == broken {
-							return gone
-						}
-						return nil
-					}})
-					require.ErrorIs(t, err, gone)
-					sent := max(broken-1, 0)
-					require.Zero(t, s.renewals.len())
-					other := s.consumer("a", "g")
-					a := other.receive(t, other.simple(32, 10*time.Minute, 0))
-					require.Equal(t, ids[sent:], a.ids())
-					for _, attempt := range a.attempts() {
-						require.EqualValues(t, 1, attempt)
-					}
-					// What may have been seen counts. A renewed message comes back
-					// soon, others at the end of what the consumer asked for.
-					if sent > 0 {
-						start := time.Now()
-						a = other.receive(t, other.simple(32, 10*time.Minute, 20*time.Second))
-						if !push {
-							require.Empty(t, a.messages)
-							time.Sleep(41 * time.Second)
-							a = other.receive(t, other.simple(32, 10*time.Minute, 0))
-						} else {
-							require.LessOrEqual(t, time.Since(start), 2*time.Second)
-						}
-						require.Equal(t, ids[:sent], a.ids())
-						require.EqualValues(t, 2, a.attempts()[0])
-					}
-				})
+			t.Run(fmt.Sprintf("push %t, language %q, frame %d", c.push, c.language, broken), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testBrokenStream(t, c.push, c.language, c.soon, broken) })
 			})
 		}
 	}
+}
+
+func testBrokenStream(t *testing.T, push bool, language string, soon bool, broken int) {
+	s := newTestServer(t)
+	s.topic(t, "a", router.TopicSpec{Queues: 1})
+	ids := []string{"0", "1", "2", "3"}
+	for _, id := range ids {
+		s.send(t, message("a", id, "x"))
+	}
+	c := s.consumer("a", "g", headerLanguage, language)
+	req := c.simple(32, time.Hour, 0)
+	if push {
+		req = c.push(32, 0)
+	}
+	gone := errors.New("connection lost")
+	err := s.ReceiveMessage(req, &frameStream{ctx: c.ctx(t), t: t, before: func(frame int) error {
+		if frame == broken {
+			return gone
+		}
+		return nil
+	}})
+	require.ErrorIs(t, err, gone)
+	sent := max(broken-1, 0)
+	require.Zero(t, s.renewals.len())
+	other := s.consumer("a", "g")
+	a := other.receive(t, other.simple(32, 10*time.Hour, 0))
+	require.Equal(t, ids[sent:], a.ids())
+	for _, attempt := range a.attempts() {
+		require.EqualValues(t, 1, attempt)
+	}
+	if sent == 0 {
+		return
+	}
+	start := time.Now()
+	a = other.receive(t, other.simple(32, 10*time.Hour, 20*time.Second))
+	if !soon {
+		require.Empty(t, a.messages)
+		time.Sleep(time.Hour - time.Since(start) + time.Second)
+		a = other.receive(t, other.simple(32, 10*time.Hour, 0))
+	} else {
+		require.LessOrEqual(t, time.Since(start), 2*time.Second)
+	}
+	require.Equal(t, ids[:sent], a.ids())
+	require.EqualValues(t, 2, a.attempts()[0])
 }
 
 func TestACancelledCallGivesItsMessagesBackEvenWhenEveryFrameWasTaken(t *testing.T) {
@@ -517,5 +522,34 @@ func TestMessagesThatMeetTheDrainAreDeliveredAndNotDropped(t *testing.T) {
 		require.Equal(t, []string{"1"}, got.ids(), "leased for an hour, and in nobody's hands")
 		again := c.receive(t, c.simple(1, time.Hour, 10*time.Second))
 		require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, again.code, "a receive after the drain ends empty")
+	})
+}
+
+func TestAGroupWithTooManyMessagesInFlightIsToldSlowlyAndGoesOnWhenItAcknowledges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, func(o *testOptions) { o.InFlight = 2 })
+		s.topic(t, "a", router.TopicSpec{Queues: 1})
+		for i := range 5 {
+			s.send(t, message("a", fmt.Sprint(i), "x"))
+		}
+		c := s.consumer("a", "g")
+		held := c.receive(t, c.simple(32, time.Hour, 0))
+		require.Len(t, held.messages, 2)
+		for _, poll := range []time.Duration{0, 20 * time.Second} {
+			start := time.Now()
+			a := c.receive(t, c.simple(32, time.Hour, poll))
+			require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, a.code)
+			for _, part := range []string{`group g`, `topic a`, "limit is 2"} {
+				require.Contains(t, a.text, part)
+			}
+			require.Equal(t, time.Second, time.Since(start))
+		}
+		waiting := make(chan *answer, 1)
+		start := time.Now()
+		go func() { waiting <- c.receive(t, c.simple(32, time.Hour, 20*time.Second)) }()
+		time.Sleep(100 * time.Millisecond)
+		c.acked(t, held.handle(0))
+		require.Equal(t, []string{"2"}, (<-waiting).ids())
+		require.Equal(t, 100*time.Millisecond, time.Since(start))
 	})
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -57,11 +58,14 @@ func (r *renewals) take() []*renewal {
 	var batch []*renewal
 	for len(r.mu.due) > 0 && len(batch) < renewBatch {
 		e := r.mu.due[0]
-		if e.due > until || e.due == e.limit && e.due > now {
+		early := e.due > now
+		if e.due > until || early && (e.due == e.limit || e.suspicion.loss != 0) {
 			break
 		}
 		heap.Pop(&r.mu.due)
 		e.batched = true
+		e.judged.lost = e.lost
+		e.judged.suspicion = e.suspicion.take(now)
 		batch = append(batch, e)
 	}
 	r.mu.batch = make(chan struct{})
@@ -93,11 +97,15 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		goesOn := changes[i].Reason == mq.Renew
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
-			e.failures, e.suspect = 0, false
+			e.failures = 0
 		} else {
 			e.failures++
 			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures
 			due = now + r.server.opts.RenewSlice/15
+			e.suspicion.putBack(e.judged.suspicion, due)
+		}
+		if e.lost && !e.judged.lost { // since
+			due = now
 		}
 		switch {
 		case e.held:
@@ -119,18 +127,33 @@ func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) 
 	switch {
 	case now >= e.limit:
 		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
-	case !r.alive(e):
+	case e.judged.lost:
+		c.Reason, c.Invisible = mq.Extend, lostInvisible
+	case !r.alive(e, now):
 		c.Reason, c.Invisible = mq.Extend, deadInvisible
 	}
 	return c
 }
 
-// alive reports whether the client of a lease is still there.
-func (r *renewals) alive(e *renewal) bool {
-	session := r.server.sessions.Get(e.client)
-	if session == nil {
-		return false
+// renewAll gives what clients hold a whole slice from now on: nobody renews it any
+// more, and handlers at work need the time to settle it elsewhere. It does not wait
+// long for a store in trouble.
+func (r *renewals) renewAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), takeBackTimeout)
+	defer cancel()
+	r.mu.Lock()
+	now := r.now()
+	var changes []mq.LeaseChange
+	for _, e := range r.mu.due {
+		if !e.lost && e.suspicion.loss == 0 && now < e.limit {
+			changes = append(changes, mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice})
+		}
 	}
-	// The streams of a broken connection do not all end in the same instant.
-	return !e.suspect || session.Connected() || time.Since(session.Seen()) < lossGrace-time.Second
+	r.mu.Unlock()
+	for batch := range slices.Chunk(changes, renewBatch) {
+		logUnexpected(ctx, r.server.logger, "leases not renewed", r.server.store.ChangeInvisible(ctx, batch))
+		if ctx.Err() != nil {
+			return
+		}
+	}
 }

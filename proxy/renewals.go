@@ -21,15 +21,16 @@ const maxRenewFailures = 3
 // counts as failed. A lease that is over is dropped when the store says so, so
 // that a settlement and a renewal may meet in any order.
 //
-// It remembers some 200 bytes for each lease, in this process only: when the
-// process dies, the messages come back at the end of their slice. While nothing
-// is due, nothing runs.
+// It remembers some 300 bytes for each lease, in this process only: when the
+// process dies, the messages come back at the end of their slice. One that is
+// stopped leaves them a whole slice. While nothing is due, nothing runs.
 type renewals struct {
 	server *Server
 	start  time.Time // times are counted from here, on the monotonic clock
 	wake   chan struct{}
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	closed sync.Once
 
 	mu struct { // guards the renewals too
 		sync.Mutex
@@ -40,16 +41,13 @@ type renewals struct {
 	}
 }
 
-// lossGrace is how long after the loss of its connection a client has to give
-// another sign of life. The slowest SDK waits for a second before it tries.
-const lossGrace = 5 * time.Second
-
 // A renewal is one lease. It is in leases and in the list of its client, and in
 // the heap unless it is in a batch or held.
 type renewal struct {
 	lease      mq.Lease
 	client     string
 	group      *mq.Group
+	link       *link // over which it was delivered; nil: not known
 	prev, next *renewal
 	due        time.Duration
 	limit      time.Duration
@@ -57,7 +55,13 @@ type renewal struct {
 	failures   uint8
 	batched    bool
 	held       bool
-	suspect    bool // its client may be gone
+	lost       bool // it may never have arrived
+	suspicion  suspicion
+	// judged is what was to be judged when it went into the batch; the batch's own.
+	judged struct {
+		lost      bool
+		suspicion suspicion
+	}
 }
 
 func newRenewals(s *Server) *renewals {
@@ -69,10 +73,13 @@ func newRenewals(s *Server) *renewals {
 	return r
 }
 
-// close ends all renewing and waits for a call to the store that is under way.
+// close ends all renewing, after a last time. It waits for the calls to the store.
 func (r *renewals) close() {
-	r.cancel()
-	r.done.Wait()
+	r.closed.Do(func() {
+		r.cancel()
+		r.done.Wait()
+		r.renewAll()
+	})
 }
 
 func (r *renewals) now() time.Duration { return time.Since(r.start) }
@@ -85,7 +92,8 @@ func (r *renewals) len() int {
 }
 
 // add starts to renew deliveries that were just made to the client.
-func (r *renewals) add(client string, group *mq.Group, got []mq.Delivery) {
+func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery) {
+	link := r.server.linkOf(c)
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,12 +101,12 @@ func (r *renewals) add(client string, group *mq.Group, got []mq.Delivery) {
 		if r.mu.leases[got[i].Lease] != nil {
 			continue
 		}
-		e := &renewal{lease: got[i].Lease, client: client, group: group, limit: now + r.server.opts.RenewLimit}
+		e := &renewal{lease: got[i].Lease, client: c.ID, group: group, link: link, limit: now + r.server.opts.RenewLimit}
 		r.mu.leases[e.lease] = e
-		if e.next = r.mu.clients[client]; e.next != nil {
+		if e.next = r.mu.clients[c.ID]; e.next != nil {
 			e.next.prev = e
 		}
-		r.mu.clients[client] = e
+		r.mu.clients[c.ID] = e
 		r.scheduleLocked(e, now+r.ahead())
 	}
 }
@@ -113,6 +121,9 @@ func (r *renewals) scheduleLocked(e *renewal, due time.Duration) {
 	e.due = due
 	if e.limit > r.now() { // else giving it up is what has to be tried again
 		e.due = min(due, e.limit)
+	}
+	if e.suspicion.loss != 0 {
+		e.due = min(e.due, e.suspicion.judge)
 	}
 	heap.Push(&r.mu.due, e)
 	if e.at == 0 {
@@ -193,21 +204,6 @@ func (r *renewals) end(ctx context.Context, client string, invisible time.Durati
 	return len(changes)
 }
 
-// suspect looks after a grace period whether a client is still there whose
-// connection broke. Its leases are then renewed as usual, or come back.
-func (r *renewals) suspect(client string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	due := r.now() + lossGrace
-	for e := r.mu.clients[client]; e != nil; e = e.next {
-		if e.scheduled() && !e.suspect && e.due > due {
-			heap.Remove(&r.mu.due, e.at)
-			e.suspect = true
-			r.scheduleLocked(e, due)
-		}
-	}
-}
-
 // A heldRenewal is a lease that is not renewed while its holder changes it.
 type heldRenewal struct {
 	renewals *renewals
@@ -220,20 +216,22 @@ type heldRenewal struct {
 func (r *renewals) hold(ctx context.Context, l mq.Lease) heldRenewal {
 	r.mu.Lock()
 	e := r.mu.leases[l]
-	if e == nil || e.held {
+	if e == nil {
 		r.mu.Unlock()
-		return heldRenewal{renewals: r, renewal: e, second: true}
+		return heldRenewal{renewals: r, second: true}
 	}
 	var batch chan struct{}
-	if e.batched {
+	second := e.held
+	switch {
+	case e.batched:
 		batch = r.mu.batch
-	} else {
+	case !second:
 		heap.Remove(&r.mu.due, e.at)
 	}
 	e.held = true
 	r.mu.Unlock()
 	await(ctx, batch)
-	return heldRenewal{renewals: r, renewal: e}
+	return heldRenewal{renewals: r, renewal: e, second: second}
 }
 
 // drop ends the renewal for good.

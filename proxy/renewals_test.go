@@ -52,6 +52,7 @@ func TestARenewedMessageIsDeliveredOnce(t *testing.T) {
 		require.Len(t, a.messages, 32)
 		require.Equal(t, time.Minute, a.messages[0].GetSystemProperties().GetInvisibleDuration().AsDuration())
 		c.quiet(t, 30*time.Minute)
+		synctest.Wait() // a renewal is due at this very moment
 		// One call renews the whole batch.
 		require.InDelta(t, 45, store.renewed(), 2)
 		for i := range a.messages {
@@ -254,42 +255,6 @@ func TestARenewalThatFailsIsTriedAgainInTime(t *testing.T) {
 	})
 }
 
-// Acks that meet the renewal of their message: neither brings it back.
-func TestAcksAndRenewalsAtTheSameMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, store := withFaults(t)
-		s.topic(t, "a")
-		c := s.consumer("a", "g")
-		var handles []string
-		for i := range 640 {
-			s.send(t, message("a", fmt.Sprint(i), "x"))
-		}
-		start := time.Now()
-		for len(handles) < 640 {
-			a := c.receive(t, c.push(32, 0))
-			for i := range a.messages {
-				handles = append(handles, a.handle(i))
-			}
-		}
-		c.live(t, 30*time.Second)
-		done := make(chan struct{})
-		for i, h := range handles {
-			go func() {
-				time.Sleep(time.Until(start.Add(40*time.Second + time.Duration(i%100-50)*time.Millisecond)))
-				c.acked(t, h)
-				done <- struct{}{}
-			}()
-		}
-		for range handles {
-			<-done
-		}
-		require.Zero(t, s.renewals.len())
-		before := store.renewed()
-		c.quiet(t, 5*time.Minute)
-		require.Equal(t, before, store.renewed())
-	})
-}
-
 // A nack that meets the renewal of its message keeps its own delay.
 func TestANackIsNotUndoneByARenewalUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -338,27 +303,73 @@ func TestANackThatFailedKeepsTheMessageRenewed(t *testing.T) {
 	})
 }
 
-func TestAnotherProxySettlesWhatOneRenews(t *testing.T) {
+// die ends the renewals as the end of the process does.
+func (s *testServer) die() {
+	s.renewals.closed.Do(func() {})
+	s.renewals.cancel()
+	s.renewals.done.Wait()
+}
+
+// second returns another proxy before the same store.
+func (s *testServer) second(t testing.TB) *testServer {
+	t.Helper()
+	proxy, err := New(Options{Store: s.nodes, Router: s.meta})
+	require.NoError(t, err)
+	t.Cleanup(proxy.Close)
+	return &testServer{proxy, s.nodes, s.meta}
+}
+
+func TestAnotherProxySettlesWhatOneRenewsAndWhatADeadOneHasRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTestServer(t)
-		second, err := New(Options{Store: s.nodes, Router: s.meta})
-		require.NoError(t, err)
-		defer second.Close()
-		s.topic(t, "a")
-		s.send(t, message("a", "1", "x"))
-		s.send(t, message("a", "2", "x"))
+		s, store := withFaults(t)
+		s.topic(t, "a", router.TopicSpec{Queues: 1})
+		for i := range 3 {
+			s.send(t, message("a", fmt.Sprint(i), "x"))
+		}
 		c := s.consumer("a", "g")
 		a := c.receive(t, c.push(32, 0))
-		require.Len(t, a.messages, 2)
-		c.live(t, 100*time.Second)
-		elsewhere := (&testServer{second, s.nodes, s.meta}).consumer("a", "g")
+		require.Len(t, a.messages, 3)
+		c.live(t, 90*time.Second)
+		require.Equal(t, 2, store.renewed())
+		elsewhere := s.second(t).consumer("a", "g")
 		elsewhere.acked(t, a.handle(0))
-		c.live(t, 2*time.Minute)
-		require.Equal(t, 1, s.renewals.len())
-		s.Close() // the proxy dies, and what it renewed comes back within a slice
+		s.die()
+		died := time.Now()
+		elsewhere.acked(t, a.handle(1)) // the handle that the client got first
 		d, back := elsewhere.back(t)
-		require.LessOrEqual(t, d, 61*time.Second)
-		require.Equal(t, a.ids()[1:], back.ids())
+		require.LessOrEqual(t, d, time.Minute)
+		require.Equal(t, a.ids()[2:], back.ids())
+		require.Equal(t, []int32{2}, back.attempts())
+		time.Sleep(time.Until(died.Add(10 * time.Minute)))
+		require.Empty(t, elsewhere.receive(t, elsewhere.push(32, 0)).messages)
+	})
+}
+
+func TestAProxyThatIsStoppedLeavesHandlersAWholeSlice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a")
+		c := s.consumer("a", "g")
+		for i := range 600 { // more than one call to the store takes
+			s.send(t, message("a", fmt.Sprint(i), "x"))
+		}
+		var handles []string
+		for len(handles) < 600 {
+			a := c.receive(t, c.push(32, 0))
+			for i := range a.messages {
+				handles = append(handles, a.handle(i))
+			}
+		}
+		c.live(t, 79*time.Second) // 21 s are left
+		s.Close()
+		elsewhere := s.second(t).consumer("a", "g")
+		elsewhere.quiet(t, 39*time.Second)
+		for _, h := range handles[1:] {
+			elsewhere.acked(t, h)
+		}
+		d, back := elsewhere.back(t)
+		require.LessOrEqual(t, 39*time.Second+d, 62*time.Second)
+		require.Len(t, back.messages, 1)
 	})
 }
 

@@ -10,11 +10,16 @@ import (
 )
 
 // A rotation spreads the requests to a topic evenly over its writable queues.
-// It starts anywhere, so that proxies do not move in step. It takes no lock; an
-// entry lives as long as the proxy, a few words for each topic sent to.
+// It starts anywhere, so that proxies do not move in step. It takes no lock. What
+// it remembers is a few words for each topic sent to, of which it forgets all when
+// they are many: topics come and go, and their ids never come back.
 type rotation struct {
 	turns sync.Map // mq.TopicID to *atomic.Uint64
+	size  atomic.Int64
 }
+
+// maxTurns is how many topics a rotation remembers.
+const maxTurns = 1 << 16
 
 // next returns the queue whose turn it is. The error matches mq.ErrForbidden.
 func (r *rotation) next(t *mq.Topic) (shard string, queue mq.QueueID, err error) {
@@ -41,6 +46,10 @@ func (r *rotation) turn(id mq.TopicID) *atomic.Uint64 {
 	}
 	start := new(atomic.Uint64)
 	start.Store(rand.Uint64N(1 << 32))
+	if r.size.Add(1) > maxTurns {
+		r.size.Store(1)
+		r.turns.Clear()
+	}
 	v, _ := r.turns.LoadOrStore(id, start)
 	return v.(*atomic.Uint64)
 }

@@ -105,7 +105,8 @@ func convertMessages(msgs []*rmqpb.Message, a wire.Arrival) ([]*mq.Message, erro
 		stored[i] = wire.FromProto(m, a)
 		if size := len(stored[i].System) + len(stored[i].Properties); size > maxStoredProperties {
 			return nil, refuse(rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
-				"%sall properties take %d bytes, the limit is %d", position(i, len(msgs)), size, maxStoredProperties)
+				"%suser_properties and system_properties, born_host and trace_context among them, take %d bytes, the limit is %d",
+				position(i, len(msgs)), size, maxStoredProperties)
 		}
 	}
 	return stored, nil

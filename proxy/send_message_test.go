@@ -146,6 +146,18 @@ func TestEveryWritableQueueOfEveryShardGetsItsTurn(t *testing.T) {
 	require.ErrorIs(t, err, mq.ErrForbidden)
 }
 
+func TestARotationOverTopicsThatComeAndGoDoesNotGrow(t *testing.T) {
+	var r rotation
+	for id := range mq.TopicID(3 * maxTurns) {
+		_, _, err := r.next(&mq.Topic{ID: id, Permission: mq.PermReadWrite, Shards: []mq.ShardQueues{{Shard: "a", Read: 2, Write: 2}}})
+		require.NoError(t, err)
+	}
+	entries := 0
+	r.turns.Range(func(any, any) bool { entries++; return true })
+	require.LessOrEqual(t, entries, maxTurns)
+	require.Positive(t, entries)
+}
+
 func TestRefusalHasAStatusAndNoEntry(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "orders")

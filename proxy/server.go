@@ -40,14 +40,17 @@ type Router interface {
 	EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
 	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
 	EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	TopicByID(id mq.TopicID) (*mq.Topic, error)
+	GroupByID(id mq.GroupID) (*mq.Group, error)
 }
 
 // Options configure a Server. Zero values mean the documented defaults.
 type Options struct {
 	Store  Store
 	Router Router
-	// Advertise is the host:port that routes name. Empty: the endpoints that
-	// the client itself dialled.
+	// Advertise is the host:port that routes name to clients of listeners that
+	// advertise none, see transport.ListenerOptions. Empty: the endpoints that the
+	// client itself dialled.
 	Advertise string
 	// StoreHost is what received messages name as the host that stored them.
 	StoreHost string
@@ -56,8 +59,14 @@ type Options struct {
 	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
 	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
+	// DeliveryMemory bounds the stored bytes of messages that are on their way to
+	// consumers: 256 MiB by default. Receives that find more wait.
+	DeliveryMemory int64
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
+	// InFlight is how many messages of one queue a group may have under lease; 0:
+	// no limit.
+	InFlight int
 	// SessionTimeout ends a session after that long without a sign of life: 90 s
 	// by default. The slowest SDK sends heartbeats every 30 s.
 	SessionTimeout time.Duration
@@ -88,6 +97,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxBatchSize == 0 {
 		o.MaxBatchSize = max(32<<20, o.MaxBodySize)
 	}
+	if o.DeliveryMemory == 0 {
+		o.DeliveryMemory = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -107,7 +119,9 @@ type Server struct {
 	renewals  *renewals
 	rotation  rotation
 	streams   streams
+	links     links
 	frames    mem.BufferPool // of encoded deliveries
+	budget    *budget        // of bytes in deliveries
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -125,6 +139,7 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.budget = newBudget(opts.DeliveryMemory)
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)
@@ -144,8 +159,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 func (s *Server) Drain() { s.streams.drain() }
 
 // Close ends the background work and returns when it has ended. The gRPC server
-// must have stopped. Messages that were being renewed come back after their
-// current slice.
+// must have stopped. Messages that were being renewed are renewed once more, and
+// come back a slice later unless they are settled elsewhere.
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()

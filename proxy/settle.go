@@ -8,6 +8,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 	"github.com/perigee-mq/perigee/receipt"
 )
 
@@ -17,6 +18,7 @@ import (
 // repeat a settlement for ever that is refused with anything else.
 type settlement struct {
 	client client
+	router Router
 	topic  *mq.Topic
 	group  *mq.Group
 }
@@ -32,16 +34,16 @@ func (s *Server) settlementOf(ctx context.Context, group, topic *rmqpb.Resource)
 	}
 	t, err := s.router.Topic(ctx, topicName)
 	if errors.Is(err, mq.ErrTopicNotFound) {
-		return settlement{client: c}, nil
+		return settlement{client: c, router: s.router}, nil
 	}
 	if err != nil {
 		return settlement{}, err
 	}
 	g, err := s.router.Group(ctx, groupName)
 	if errors.Is(err, mq.ErrGroupNotFound) {
-		return settlement{client: c}, nil
+		return settlement{client: c, router: s.router}, nil
 	}
-	return settlement{client: c, topic: t, group: g}, err
+	return settlement{client: c, router: s.router, topic: t, group: g}, err
 }
 
 // gone reports whether the topic or the group does not exist.
@@ -49,17 +51,24 @@ func (v *settlement) gone() bool { return v.topic == nil }
 
 // lease returns the lease of a handle. A handle that cannot be read, or is of
 // another topic or group, is mq.ErrInvalidReceipt; that of a topic or group that
-// does not exist is mq.ErrLeaseEnded.
+// does not exist, or of one that was deleted since and had the same name, is
+// mq.ErrLeaseEnded.
 func (v *settlement) lease(handle string) (mq.Lease, error) {
 	l, err := receipt.Decode(handle)
 	switch {
 	case err != nil:
-		return l, err
+		return l, fmt.Errorf("receipt_handle: %w", err)
 	case v.gone():
 		return l, errGone
 	case l.Topic != v.topic.ID:
+		if _, err := v.router.TopicByID(l.Topic); errors.Is(err, mq.ErrTopicNotFound) {
+			return l, errGone
+		}
 		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of topic %q", v.topic.Resource)
 	case l.Group != v.group.ID:
+		if _, err := v.router.GroupByID(l.Group); errors.Is(err, mq.ErrGroupNotFound) {
+			return l, errGone
+		}
 		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of group %q", v.group.Resource)
 	}
 	if _, err := v.topic.On(l.Shard); err != nil {
@@ -68,8 +77,17 @@ func (v *settlement) lease(handle string) (mq.Lease, error) {
 	return l, nil
 }
 
-// errGone is the answer to a handle whose topic or group does not exist.
+// errGone is the answer to a handle whose topic or group does not exist any more.
 var errGone = fmt.Errorf("receipt_handle: its topic or group does not exist: %w", mq.ErrLeaseEnded)
+
+// ended returns the answer to the settlement of a lease that failed with err: none
+// when the delivery is over and the client would repeat the call until it is OK.
+func (v *settlement) ended(l mq.Lease, err error, insists func(l quirks.Language, autoRenew bool) bool) error {
+	if leaseOver(err) && insists(v.client.Language, l.AutoRenew) {
+		return nil
+	}
+	return err
+}
 
 // leaseOver reports whether err says that there is nothing left to settle.
 func leaseOver(err error) bool {

@@ -99,10 +99,11 @@ func TestUnackedMessagesComeBackOnTimeAndAckedOnesDoNot(t *testing.T) {
 		s := newTestServer(t)
 		s.topic(t, "a")
 		c := s.consumer("a", "g")
-		const n = 300
-		for i := range n {
-			s.send(t, message("a", fmt.Sprint(i), "x"))
+		n := 10_000
+		if testing.Short() {
+			n = 1_000
 		}
+		s.fill(t, "a", n)
 		random := rand.New(rand.NewPCG(1, 2))
 		start := time.Now()
 		due := map[string]time.Duration{}

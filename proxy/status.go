@@ -43,6 +43,10 @@ var codes = []struct {
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},
+	// The one code on which producers wait before they try again, elsewhere if they can.
+	// With others they are back three times in a millisecond.
+	{mq.ErrStoreFull, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrNotImplemented, rmqpb.Code_NOT_IMPLEMENTED},
 	{mq.ErrTopicExists, rmqpb.Code_PRECONDITION_FAILED},
 	{mq.ErrGroupExists, rmqpb.Code_PRECONDITION_FAILED},

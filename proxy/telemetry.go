@@ -8,7 +8,8 @@ package proxy
 // Behaviour: the response headers go out at once, because one SDK waits for them
 // before it sends anything. Each settings command is a full snapshot, kept for
 // the client id and answered on its own stream with status OK and the settings
-// to work with (settings.go); some SDKs get them once more, unasked. A later
+// to work with (settings.go); some SDKs get them once more, unasked, and all
+// consumers when their group was changed (group_changed.go). A later
 // stream of the same client takes over the server's own commands at once; the
 // earlier one goes on answering. Commands wait in a short queue and are dropped
 // when it is full: some SDKs stop reading. Nothing depends on a stream being open.
@@ -27,6 +28,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,16 +57,18 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	}
 	t := &telemetry{server: s, client: c, out: session.NewStream()}
 	t.attach()
-	defer t.detach()
+	defer t.detach(ctx)
 
 	received := make(chan error, 1)
-	closing, ok := s.streams.start(func() { received <- t.receive(stream) })
+	closing, ok := s.streams.start(t, func() { received <- t.receive(stream) })
 	if !ok {
 		return errClosing
 	}
+	defer s.streams.ended(t)
 	for {
 		select {
 		case cmd := <-t.out.Commands():
+			t.out.Took(cmd)
 			if err := stream.Send(cmd); err != nil {
 				return err
 			}
@@ -109,6 +114,9 @@ type telemetry struct {
 	client client
 	out    *session.Stream
 	unread bool // the log says so; the receiver's own
+	// answering is held from the look at the group until its settings are queued,
+	// so that those of a group as it was do not come after those of it as it is.
+	answering sync.Mutex
 
 	mu struct {
 		sync.Mutex
@@ -134,7 +142,16 @@ func (t *telemetry) attach() *session.Session {
 	return current
 }
 
-func (t *telemetry) detach() {
+// detach ends it. A client that has no stream left, and did not end this one of
+// its own accord, may be gone.
+func (t *telemetry) detach(ctx context.Context) {
+	if t.detached().Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
+		return
+	}
+	t.server.renewals.suspect(t.client.ID, streamGrace)
+}
+
+func (t *telemetry) detached() *session.Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.ended = true
@@ -142,6 +159,7 @@ func (t *telemetry) detach() {
 	if t.mu.again != nil {
 		t.mu.again.Stop()
 	}
+	return t.mu.session
 }
 
 // receive takes the client's commands until the stream ends. It returns why. It
@@ -170,11 +188,8 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 		return err
 	}
 	t.attach().SetSettings(settings)
-	reply := &rmqpb.TelemetryCommand{
-		Status:  ok(),
-		Command: &rmqpb.TelemetryCommand_Settings{Settings: t.server.mergeSettings(ctx, t.client, settings)},
-	}
-	if !t.out.Send(reply) && !t.unread {
+	reply, sent := t.answer(ctx, settings)
+	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens
 		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
 	}
@@ -204,6 +219,7 @@ type streams struct {
 	mu struct {
 		sync.Mutex
 		draining bool
+		open     map[*telemetry]struct{}
 	}
 	// serving is the server's own, no call's: it ends when the server drains.
 	serving    context.Context
@@ -213,15 +229,33 @@ type streams struct {
 
 func (s *streams) init() { s.serving, s.endServing = context.WithCancel(context.Background()) }
 
-// start runs receive unless the server is closing, and returns what tells of that.
-func (s *streams) start(receive func()) (closing <-chan struct{}, ok bool) {
+// start adds a call and runs its receive unless the server is closing, and returns
+// what tells of that. The call ends with ended.
+func (s *streams) start(t *telemetry, receive func()) (closing <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.draining {
 		return nil, false
 	}
+	if s.mu.open == nil {
+		s.mu.open = map[*telemetry]struct{}{}
+	}
+	s.mu.open[t] = struct{}{}
 	s.receivers.Go(receive)
 	return s.serving.Done(), true
+}
+
+func (s *streams) ended(t *telemetry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.open, t)
+}
+
+// all returns the calls under way, in no order.
+func (s *streams) all() []*telemetry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.mu.open))
 }
 
 // drain ends the calls, but those whose client does not read: they end with
@@ -234,6 +268,8 @@ func (s *streams) drain() {
 		s.endServing()
 	}
 }
+
+func (s *streams) isDraining() bool { return s.serving.Err() != nil }
 
 // untilDrained returns a context that ends with ctx or when the server drains.
 func (s *streams) untilDrained(ctx context.Context) (context.Context, context.CancelFunc) {

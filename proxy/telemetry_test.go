@@ -166,7 +166,8 @@ func TestClientThatDoesNotReadItsStreamBlocksNobody(t *testing.T) {
 		offer(t, stream, publisher("last"))
 		synctest.Wait()
 		require.Equal(t, "last", s.sessions.Get("c").Settings().GetPublishing().GetTopics()[0].GetName())
-		require.False(t, s.sessions.Get("c").Send(&rmqpb.TelemetryCommand{}), "its queue is full")
+		again := &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: publisher(topics...)}}
+		require.False(t, s.sessions.Get("c").Send(again), "its queue is full")
 		require.Equal(t, 1, strings.Count(log.String(), "does not read"), "a client must not fill the log")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -39,10 +40,22 @@ var reservedKeys = func() map[string]bool {
 		BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES
 		CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO
 		INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
-		INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
+		INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
 		TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
-		DLQ_ORIGIN_MESSAGE_ID __CRC32# _SYS_MSG_PRIORITY_ ORIGIN_GROUP __LITE_TOPIC`) {
+		DLQ_ORIGIN_MESSAGE_ID __CRC32# _SYS_MSG_PRIORITY_ ORIGIN_GROUP __LITE_TOPIC
+		__SHARDINGKEY TRACE_CONTEXT CHECK_IMMUNITY_TIME_IN_SECONDS __transactionId__ TRANSACTION_CHECK_TIMES`) {
 		keys[key] = true
+	}
+	return keys
+}()
+
+// deadLetterKeys are the properties that a dead letter has besides those of the
+// message it was. They do not count: whoever sends it again with all that it came
+// with must not be refused for what the server has added.
+var deadLetterKeys = func() map[string]bool {
+	keys := map[string]bool{}
+	for name := range strings.FieldsSeq("reason topic group queue offset attempts first-delivery time") {
+		keys["perigee.dead-letter."+name] = true
 	}
 	return keys
 }()
@@ -111,6 +124,8 @@ func (l messageLimits) validateOne(m *rmqpb.Message, now time.Time) *codeError {
 		validateMessageGroup(sys.GetMessageGroup()),
 		validateProperties(m),
 		validateTimes(sys, now),
+		validateEncoding(sys.GetBodyEncoding()),
+		validatePriority(sys.GetPriority()),
 		verifyDigest(sys.GetBodyDigest(), m.GetBody()),
 		validateType(sys),
 	)
@@ -169,13 +184,7 @@ func validateMessageGroup(group string) *codeError {
 func validateProperties(m *rmqpb.Message) *codeError {
 	const field = "user_properties"
 	properties := m.GetUserProperties()
-	if n := len(properties); n > maxUserProperties {
-		return &codeError{
-			rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
-			fmt.Sprintf("%s: has %d entries, the limit is %d", field, n, maxUserProperties),
-		}
-	}
-	size := len(m.GetSystemProperties().GetTag())
+	n, size := 0, len(m.GetSystemProperties().GetTag())
 	for _, key := range m.GetSystemProperties().GetKeys() {
 		size += len(key)
 	}
@@ -189,7 +198,16 @@ func validateProperties(m *rmqpb.Message) *codeError {
 			return fault(rmqpb.Code_ILLEGAL_MESSAGE_PROPERTY_KEY, field, key,
 				fmt.Sprintf("its value %q must not hold control characters", mq.Shorten(value)))
 		}
-		size += len(key) + len(value)
+		if !deadLetterKeys[key] {
+			n++
+			size += len(key) + len(value)
+		}
+	}
+	if n > maxUserProperties {
+		return &codeError{
+			rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
+			fmt.Sprintf("%s: has %d entries, the limit is %d", field, n, maxUserProperties),
+		}
 	}
 	if size > maxProperties {
 		return &codeError{
@@ -211,13 +229,29 @@ func validateTimes(sys *rmqpb.SystemProperties, now time.Time) *codeError {
 		}
 	}
 	if d := sys.GetOrphanedTransactionRecoveryDuration(); d != nil {
-		if !d.IsValid() || d.AsDuration() > maxRecovery {
+		if !d.IsValid() || d.AsDuration() < 0 || d.AsDuration() > maxRecovery {
 			return fault(rmqpb.Code_BAD_REQUEST, "orphaned_transaction_recovery_duration", d.AsDuration().String(),
-				fmt.Sprintf("the limit is %s", maxRecovery))
+				fmt.Sprintf("must lie between 0s and %s", maxRecovery))
 		}
 	}
 	if t := sys.GetBornTimestamp(); t != nil && !t.IsValid() {
 		return fault(rmqpb.Code_BAD_REQUEST, "born_timestamp", t.String(), "is no point in time")
+	}
+	return nil
+}
+
+// validateEncoding refuses an encoding that no consumer could undo. None at all
+// counts as IDENTITY.
+func validateEncoding(e rmqpb.Encoding) *codeError {
+	if _, known := rmqpb.Encoding_name[int32(e)]; !known {
+		return fault(rmqpb.Code_BAD_REQUEST, "body_encoding", e.String(), "must be IDENTITY or GZIP")
+	}
+	return nil
+}
+
+func validatePriority(p int32) *codeError {
+	if p < 0 {
+		return fault(rmqpb.Code_BAD_REQUEST, "priority", strconv.Itoa(int(p)), "must not be negative")
 	}
 	return nil
 }

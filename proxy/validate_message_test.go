@@ -85,6 +85,10 @@ func TestEachMessageFieldIsHeldToItsLimit(t *testing.T) {
 		{"broken birth", sys(func(p *rmqpb.SystemProperties) { p.BornTimestamp = &timestamppb.Timestamp{Nanos: -1} }), rmqpb.Code_BAD_REQUEST, "born_timestamp"},
 		{"recovery of an hour", sys(func(p *rmqpb.SystemProperties) { p.OrphanedTransactionRecoveryDuration = durationpb.New(time.Hour) }), rmqpb.Code_OK, ""},
 		{"recovery of more", sys(func(p *rmqpb.SystemProperties) { p.OrphanedTransactionRecoveryDuration = durationpb.New(time.Hour + 1) }), rmqpb.Code_BAD_REQUEST, "orphaned_transaction_recovery_duration"},
+		{"negative recovery", sys(func(p *rmqpb.SystemProperties) { p.OrphanedTransactionRecoveryDuration = durationpb.New(-1) }), rmqpb.Code_BAD_REQUEST, "orphaned_transaction_recovery_duration"},
+		{"GZIP", sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = rmqpb.Encoding_GZIP }), rmqpb.Code_OK, ""},
+		{"no encoding", sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 0 }), rmqpb.Code_OK, ""},
+		{"unknown encoding", sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 3 }), rmqpb.Code_BAD_REQUEST, "body_encoding"},
 		{"MD5", digest(rmqpb.DigestType_MD5, "841A2D689AD86BD1611447453C22C6FC"), rmqpb.Code_OK, ""},
 		{"MD5 in small letters", digest(rmqpb.DigestType_MD5, "841a2d689ad86bd1611447453c22c6fc"), rmqpb.Code_OK, ""},
 		{"SHA1", digest(rmqpb.DigestType_SHA1, "02083F4579E08A612425C0C1A17EE47ADD783B94"), rmqpb.Code_OK, ""},
@@ -123,7 +127,7 @@ func TestCRC32CountsWithAndWithoutLeadingZeros(t *testing.T) {
 }
 
 func TestReservedPropertyNamesAreRefused(t *testing.T) {
-	require.Len(t, reservedKeys, 54)
+	require.Len(t, reservedKeys, 60)
 	for key := range reservedKeys {
 		m := message("orders", "m", "body")
 		m.UserProperties = map[string]string{"fine": "v", key: "v"}

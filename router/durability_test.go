@@ -29,7 +29,7 @@ type contents struct {
 }
 
 func contentsOf(r *Router) contents {
-	all := Selection{AllNamespaces: true, DeadLetters: true}
+	all := Selection{AllNamespaces: true, DeadLetters: true, SystemGroups: true}
 	s := r.current.Load()
 	return contents{s.listTopics(all), s.listGroups(all), s.revision, [2]uint32{uint32(s.lastTopic), uint32(s.lastGroup)}}
 }
@@ -44,14 +44,14 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 		return func(ctx context.Context, r *Router) error { _, _, err := r.CreateGroup(ctx, spec); return err }
 	}
 	return []func(context.Context, *Router) error{
-		create(TopicSpec{Resource: res("a"), Type: mq.TopicMixed, Permission: mq.PermWrite, Queues: 3}),
+		create(TopicSpec{Resource: res("a"), Type: mq.TopicMixed, Permission: mq.PermWrite, Queues: 3, Retention: 10 * time.Minute}),
 		group(GroupSpec{
 			Resource: res("g"), FIFO: true, Retry: mq.RetryPolicy{MaxAttempts: 2, Initial: 1, Max: time.Hour, Multiplier: 1.1},
 			Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: time.Unix(12345, 6789)},
 		}),
 		create(TopicSpec{Resource: name("b")}),
 		func(ctx context.Context, r *Router) error {
-			_, err := r.UpdateTopic(ctx, res("a"), TopicUpdate{WriteQueues: new(int32(1))})
+			_, err := r.UpdateTopic(ctx, res("a"), TopicUpdate{WriteQueues: new(int32(1)), Retention: new(time.Hour)})
 			return err
 		},
 		func(ctx context.Context, r *Router) error { _, err := r.DeleteTopic(ctx, name("b")); return err },
@@ -61,6 +61,10 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 		},
 		group(GroupSpec{Resource: name("h")}),
 		func(ctx context.Context, r *Router) error { _, err := r.DeleteGroup(ctx, res("g")); return err },
+		func(ctx context.Context, r *Router) error {
+			_, err := r.EnsureSystemGroup(ctx, GroupSpec{Resource: res(mq.RedriveGroup)})
+			return err
+		},
 	}
 }
 
@@ -312,6 +316,7 @@ func TestDamagedEntriesAreRefusedAndNamed(t *testing.T) {
 		{"v1/topic//b", fmt.Sprintf(topic, "1")},
 		{"v1/topic//a", strings.Replace(fmt.Sprintf(topic, "1"), "NORMAL", "STRANGE", 1)},
 		{"v1/topic//a", strings.Replace(fmt.Sprintf(topic, "1"), `"read":1`, `"read":0`, 1)},
+		{"v1/topic//a", strings.Replace(fmt.Sprintf(topic, "1"), `"version"`, `"retention":1,"version"`, 1)},
 		{"v1/topic//%DLQ%g", fmt.Sprintf(topic, "1")},
 		{"v1/topic/a b", fmt.Sprintf(topic, "1")},
 		{"v1/group//g", `{"v":1,"id":1}`},

@@ -76,6 +76,7 @@ type topicRecord struct {
 	Type       string        `json:"type"`
 	Permission mq.Permission `json:"permission"`
 	Shards     []shardRecord `json:"shards"`
+	Retention  time.Duration `json:"retention,omitempty"` // nanoseconds
 	Version    uint64        `json:"version"`
 }
 
@@ -120,7 +121,9 @@ func encodeCounters(s *snapshot) []byte {
 }
 
 func encodeTopic(t *mq.Topic) []byte {
-	record := topicRecord{V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Version: t.Version}
+	record := topicRecord{
+		V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Retention: t.Retention, Version: t.Version,
+	}
 	for _, s := range t.Shards {
 		record.Shards = append(record.Shards, shardRecord(s))
 	}
@@ -187,7 +190,8 @@ func decodeTopic(e Entry) (*mq.Topic, error) {
 		return nil, &DamageError{Entry: e.Key, Reason: err.Error()}
 	}
 	t := &mq.Topic{
-		ID: record.ID, Resource: decodeResource(e.Key, topicPrefix), Permission: record.Permission, Version: record.Version,
+		ID: record.ID, Resource: decodeResource(e.Key, topicPrefix), Permission: record.Permission,
+		Retention: record.Retention, Version: record.Version,
 	}
 	var err error
 	t.Type, err = mq.ParseTopicType(record.Type)

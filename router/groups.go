@@ -61,8 +61,30 @@ func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, 
 	if err != nil {
 		return nil, err
 	}
+	return r.ensure(ctx, spec)
+}
+
+// EnsureSystemGroup returns a group of the server itself and creates it as spec
+// says when it is missing. Its name must begin with mq.SystemGroupPrefix.
+func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Group, error) {
+	if g, err := r.Group(ctx, spec.Resource); err == nil {
+		return g, nil
+	}
+	if !isSystemGroup(spec.Resource) {
+		return nil, invalid("group", spec.Name, "must begin with "+mq.SystemGroupPrefix)
+	}
+	spec = spec.defaults()
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	return r.ensure(ctx, spec)
+}
+
+// ensure returns the group of that name, whatever its configuration, and adds it
+// when it is missing.
+func (r *Router) ensure(ctx context.Context, spec GroupSpec) (g *mq.Group, err error) {
 	err = r.change(ctx, func(now *snapshot, e *edit) error {
-		if g = now.groups.get(name); g != nil {
+		if g = now.groups.get(spec.Resource); g != nil {
 			return nil
 		}
 		g, err = r.addGroup(e, spec)
@@ -97,12 +119,25 @@ func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, 
 	return g, created, nil
 }
 
-// normal checks the spec and returns it with its defaults set, sharing no
-// memory with the caller's.
+// normal checks the spec of a client's group and returns it with its defaults set.
 func (spec GroupSpec) normal() (GroupSpec, error) {
+	spec = spec.defaults()
+	if err := checkGroupName(spec.Resource); err != nil {
+		return spec, err
+	}
+	return spec, spec.check()
+}
+
+// defaults returns the spec with its defaults set, sharing no memory with the
+// caller's.
+func (spec GroupSpec) defaults() GroupSpec {
 	spec.Retry = normalRetry(spec.Retry)
 	spec.Start = normalStart(spec.Start)
-	return spec, checkGroup(&mq.Group{
+	return spec
+}
+
+func (spec GroupSpec) check() error {
+	return checkGroup(&mq.Group{
 		ID: 1, Resource: spec.Resource, Retry: spec.Retry, Start: spec.Start, DeadLetter: 1, DeadLetterShard: "any", Version: 1,
 	})
 }
@@ -230,7 +265,8 @@ func (r *Router) DeleteGroup(ctx context.Context, name mq.Resource) (g *mq.Group
 	return g, nil
 }
 
-// ListGroups returns the selected groups in the order of namespace and name.
+// ListGroups returns the selected groups, those of the server itself only where
+// the selection says so, in the order of namespace and name.
 func (r *Router) ListGroups(_ context.Context, sel Selection) []*mq.Group {
 	return r.current.Load().listGroups(sel)
 }

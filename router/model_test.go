@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/perigee-mq/perigee/mq"
@@ -77,7 +78,7 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 				old, exists := m.topics[spec.Resource]
 				topic, created, err := r.CreateTopic(t.Context(), spec)
 				if exists {
-					same := old.Shards[0].Read == spec.Queues && old.Shards[0].Write == spec.Queues
+					same := old.Shards[0].Read == spec.Queues && old.Shards[0].Write == spec.Queues && old.Retention == 0
 					require.Equal(t, same, err == nil)
 					require.False(t, created)
 					return
@@ -94,15 +95,17 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 			},
 			"update topic": func(t *rapid.T) {
 				name, write := resource.Draw(t, "topic"), queues.Draw(t, "queues")
-				topic, err := r.UpdateTopic(t.Context(), name, TopicUpdate{WriteQueues: &write})
+				retention := rapid.SampledFrom([]time.Duration{0, mq.MinRetention, mq.MaxRetention}).Draw(t, "retention")
+				topic, err := r.UpdateTopic(t.Context(), name, TopicUpdate{WriteQueues: &write, Retention: &retention})
 				want, exists := m.topics[name]
 				if !exists {
 					require.ErrorIs(t, err, mq.ErrTopicNotFound)
 					return
 				}
 				require.NoError(t, err)
-				if want.Shards[0].Write != write {
+				if want.Shards[0].Write != write || want.Retention != retention {
 					want.Version++
+					want.Retention = retention
 					want.Shards = slices.Clone(want.Shards)
 					for i := range want.Shards {
 						want.Shards[i].Write = write

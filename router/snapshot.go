@@ -55,6 +55,7 @@ type Selection struct {
 	AllNamespaces bool
 	Prefix        string // of the name
 	DeadLetters   bool   // list the dead-letter topics of groups too
+	SystemGroups  bool   // list the groups of the server itself too
 }
 
 func (s Selection) has(r mq.Resource) bool {
@@ -83,7 +84,7 @@ func (s *snapshot) listTopics(sel Selection) []*mq.Topic {
 func (s *snapshot) listGroups(sel Selection) []*mq.Group {
 	var list []*mq.Group
 	for r, g := range s.groups.all() {
-		if sel.has(r) {
+		if sel.has(r) && (sel.SystemGroups || !isSystemGroup(r)) {
 			list = append(list, g)
 		}
 	}

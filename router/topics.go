@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 )
@@ -13,6 +14,7 @@ type TopicSpec struct {
 	Type       mq.TopicType  // 0: NORMAL
 	Queues     int32         // on each shard, readable and writable; 0: the router's default
 	Permission mq.Permission // 0: READ_WRITE
+	Retention  time.Duration // 0: the default of the node
 }
 
 // A TopicUpdate says what to change of a topic; nil leaves a field as it is.
@@ -22,6 +24,7 @@ type TopicUpdate struct {
 	ReadQueues  *int32
 	WriteQueues *int32
 	Permission  *mq.Permission
+	Retention   *time.Duration // 0: the default of the node
 }
 
 // Topic returns the topic named name. "%DLQ%" and the name of a group names
@@ -81,7 +84,7 @@ func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, 
 
 // CreateTopic creates a topic with its queues on every shard of the router and
 // reports whether it is new. A topic of that name with the same type,
-// permission and queues is returned as it is; with others the error matches
+// permission, retention and queues is returned as it is; with others the error matches
 // mq.ErrTopicExists. Bad input is an *mq.InvalidError.
 func (r *Router) CreateTopic(ctx context.Context, spec TopicSpec) (t *mq.Topic, created bool, err error) {
 	spec, err = r.normalTopic(spec)
@@ -120,7 +123,9 @@ func (r *Router) normalTopic(spec TopicSpec) (TopicSpec, error) {
 }
 
 func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
-	t := &mq.Topic{ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Version: 1}
+	t := &mq.Topic{
+		ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Retention: spec.Retention, Version: 1,
+	}
 	for _, shard := range r.shards {
 		t.Shards = append(t.Shards, mq.ShardQueues{Shard: shard, Read: spec.Queues, Write: spec.Queues})
 	}
@@ -143,6 +148,9 @@ func (spec TopicSpec) matches(t *mq.Topic) error {
 	}
 	if spec.Permission != t.Permission {
 		return fmt.Errorf("%w: %q with permission %d, not %d", mq.ErrTopicExists, t.Resource, t.Permission, spec.Permission)
+	}
+	if spec.Retention != t.Retention {
+		return fmt.Errorf("%w: %q with retention %s, not %s", mq.ErrTopicExists, t.Resource, t.Retention, spec.Retention)
 	}
 	for _, s := range t.Shards {
 		if s.Read != spec.Queues || s.Write != spec.Queues {
@@ -196,6 +204,9 @@ func (u TopicUpdate) apply(t *mq.Topic) (next *mq.Topic, changed bool) {
 	}
 	if u.Permission != nil && *u.Permission != t.Permission {
 		next.Permission, changed = *u.Permission, true
+	}
+	if u.Retention != nil && *u.Retention != t.Retention {
+		next.Retention, changed = *u.Retention, true
 	}
 	next.Version++
 	return next, changed

@@ -33,6 +33,22 @@ func checkGroupName(r mq.Resource) error {
 	return mq.ValidateGroup(r.Name)
 }
 
+// checkStoredGroupName checks the name of a group that exists, which may be one
+// of the server itself.
+func checkStoredGroupName(r mq.Resource) error {
+	if own, ok := strings.CutPrefix(r.Name, mq.SystemGroupPrefix); ok {
+		if err := mq.ValidateNamespace(r.Namespace); err != nil {
+			return err
+		}
+		return mq.ValidateGroup(own)
+	}
+	return checkGroupName(r)
+}
+
+func isSystemGroup(r mq.Resource) bool {
+	return strings.HasPrefix(r.Name, mq.SystemGroupPrefix)
+}
+
 func checkQueues(field string, n int32) error {
 	if n < 1 || n > mq.MaxQueues {
 		return invalid(field, n, fmt.Sprintf("must lie between 1 and %d", mq.MaxQueues))
@@ -52,6 +68,9 @@ func checkTopic(t *mq.Topic) error {
 	}
 	if t.Permission < mq.PermNone || t.Permission > mq.PermReadWrite {
 		return invalid("permission", t.Permission, "must lie between 1 and 4")
+	}
+	if err := mq.ValidateRetention(t.Retention); err != nil {
+		return err
 	}
 	if t.ID == 0 || t.Version == 0 || len(t.Shards) == 0 {
 		return fmt.Errorf("topic without id, version or shard")
@@ -76,7 +95,7 @@ func checkTopic(t *mq.Topic) error {
 
 // checkGroup checks a whole group, also one that was read back.
 func checkGroup(g *mq.Group) error {
-	if err := checkGroupName(g.Resource); err != nil {
+	if err := checkStoredGroupName(g.Resource); err != nil {
 		return err
 	}
 	if err := g.Retry.Validate(); err != nil {

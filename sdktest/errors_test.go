@@ -111,6 +111,12 @@ func TestLargestBodyArrivesAndOneByteMoreIsRefused(t *testing.T) {
 // sendUnchecked sends a body without the checks of the SDK.
 func sendUnchecked(t *testing.T, s server, topic string, body []byte) *rmqpb.Status {
 	t.Helper()
+	return sendEncoded(t, s, topic, body, rmqpb.Encoding_IDENTITY)
+}
+
+// sendEncoded sends a body in an encoding that this SDK does not send.
+func sendEncoded(t *testing.T, s server, topic string, body []byte, encoding rmqpb.Encoding) *rmqpb.Status {
+	t.Helper()
 	conn, err := grpc.NewClient(s.Endpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -119,7 +125,7 @@ func sendUnchecked(t *testing.T, s server, topic string, body []byte) *rmqpb.Sta
 		Topic: &rmqpb.Resource{Name: topic},
 		SystemProperties: &rmqpb.SystemProperties{
 			MessageId: "01000000000000000000000000000000AA", MessageType: rmqpb.MessageType_NORMAL,
-			BodyEncoding: rmqpb.Encoding_IDENTITY, BornHost: "here", BornTimestamp: timestamppb.Now(),
+			BodyEncoding: encoding, BornHost: "here", BornTimestamp: timestamppb.Now(),
 		},
 		Body: body,
 	}}})

@@ -94,6 +94,34 @@ func TestFailedMessageIsRetriedByTheGroupsPolicyAndThenDeadLettered(t *testing.T
 	require.Empty(t, box, "the message came again after it was dead-lettered")
 }
 
+func TestRunningConsumerFollowsAChangedRetryPolicy(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic, group := s.topic(), s.group("--retry-delays", "1h", "--max-attempts", "9")
+	box := newInbox()
+	startPushConsumer(t, s.Endpoint(), group, topic, everything, box.reject)
+	p := startProducer(t, s.Endpoint(), topic)
+	s.perigee("group", "update", group, "--retry-delays", "1s", "--max-attempts", "3")
+	// The settings are on their way; what fails before they arrive waits for an hour.
+	s.await("a message comes again within its new delay", func() bool {
+		send(t, p, message(topic, "poison", ""))
+		id := box.next(t).GetMessageId()
+		limit := time.NewTimer(5 * time.Second)
+		defer limit.Stop()
+		for attempt := 2; attempt <= 3; attempt++ {
+			select {
+			case v := <-box:
+				require.Equal(t, id, v.GetMessageId())
+				require.EqualValues(t, attempt, v.GetDeliveryAttempt())
+			case <-limit.C:
+				return false
+			}
+		}
+		return true
+	})
+	require.Equal(t, "poison", string(readDeadLetter(t, s, group).GetBody()))
+}
+
 // readDeadLetter takes the one message from the dead-letter topic of a group, as
 // a consumer of a group of its own.
 func readDeadLetter(t *testing.T, s server, group string) *rmq.MessageView {

@@ -29,14 +29,15 @@ func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 	fs = readonly.New(fs)
 	return eachStopped(fs, dir, func(name, shardDir string) error {
 		logDir := shard.LogDir(fs, shardDir)
-		reach, err := shard.Applied(fs, shardDir)
+		reach, err := shard.ReadReach(fs, shardDir)
 		if err != nil {
 			return fmt.Errorf("views of shard %s: %w", name, err)
 		}
 		var last commitlog.Record
 		err = commitlog.Verify(fs, logDir, func(rec commitlog.Record) error {
-			if last.Index == 0 && rec.Index != 1 {
-				return fmt.Errorf("log %s begins with record %d: the segments before it are missing", logDir, rec.Index)
+			if begin := max(reach.Begin.Index, 1); last.Index == 0 && rec.Index > begin {
+				return fmt.Errorf("log %s begins with record %d, and may begin with record %d: the segments between are missing, or the views that would say so",
+					logDir, rec.Index, begin)
 			}
 			last = commitlog.Record{Index: rec.Index, Next: rec.Next}
 			attrs, err := command.Describe(command.Kind(rec.Kind), rec.Payload)
@@ -48,9 +49,9 @@ func DumpLog(fs vfs.FS, dir string, fn func(Line) error) error {
 			}, attrs...)
 			return fn(Line{Shard: name, What: command.Kind(rec.Kind).String(), Attrs: attrs})
 		})
-		if err == nil && last.Next < reach {
+		if err == nil && last.Next < commitlog.Pos(reach.State.Pos) {
 			err = fmt.Errorf("log %s ends with record %d at position %d, but the views have applied records up to %d: records are missing or damaged",
-				logDir, last.Index, last.Next, reach)
+				logDir, last.Index, last.Next, reach.State.Pos)
 		}
 		return err
 	})
@@ -89,7 +90,20 @@ func DumpKeys(fs vfs.FS, dir string, fn func(Line) error) error {
 }
 
 // eachStopped calls fn for every shard in dir while no process has the store open.
-func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) (err error) {
+func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) error {
+	return whileStopped(fs, dir, func(names []string) error {
+		for _, name := range names {
+			if err := fn(name, fs.PathJoin(dir, shardsDir, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// whileStopped calls fn with the names of the shards in dir, in order, while no process
+// has the store open.
+func whileStopped(fs vfs.FS, dir string, fn func(names []string) error) (err error) {
 	if _, err := fs.Stat(dir); err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -103,10 +117,5 @@ func eachStopped(fs vfs.FS, dir string, fn func(name, shardDir string) error) (e
 		return fmt.Errorf("store: %w", err)
 	}
 	slices.Sort(names)
-	for _, name := range names {
-		if err := fn(name, fs.PathJoin(dir, shardsDir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fn(names)
 }

@@ -38,6 +38,9 @@ type Options struct {
 	SegmentSize   int64
 	ZeroFill      int64
 	CacheSize     int64
+	MaxWaiting    int
+	Retention     shard.Retention
+	Interrupt     <-chan struct{}
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -75,8 +78,8 @@ func Open(opts Options) (*Store, error) {
 		sh, err := shard.Open(shard.Options{
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
-			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
-			Logger: opts.Logger, OnFailure: opts.OnFailure,
+			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize, MaxWaiting: opts.MaxWaiting,
+			Retention: opts.Retention, Interrupt: opts.Interrupt, Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())

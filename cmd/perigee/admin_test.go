@@ -23,7 +23,7 @@ func TestTopicsGoThroughTheirLife(t *testing.T) {
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "ALREADY_EXISTS: topic orders exists")
 
-	require.Equal(t, "NAME    TYPE  PERMISSION  READ  WRITE\norders  FIFO  READ_WRITE  4     4\n",
+	require.Equal(t, "NAME    TYPE  PERMISSION  READ  WRITE  RETENTION\norders  FIFO  READ_WRITE  4     4      default\n",
 		against(t, server, "topic", "list").stdout)
 	require.Empty(t, against(t, server, "topic", "list", "--json", "--namespace", "other").lines(t))
 
@@ -66,10 +66,10 @@ func TestGroupsGoThroughTheirLife(t *testing.T) {
 	require.Equal(t, "NAME     FIFO  ATTEMPTS  START\nreaders  true  5         latest\n", against(t, server, "group", "list").stdout)
 
 	described := against(t, server, "group", "describe", "readers", "--json").lines(t)[0]
-	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 5.0, "in_flight": 2.0}}, described["topics"])
+	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 5.0, "in_flight": 2.0, "used_up": 1.0}}, described["topics"])
 	text := against(t, server, "group", "describe", "readers").stdout
 	require.Contains(t, text, "after 1s, 2m, 2h")
-	require.Contains(t, text, "TOPIC   READY  IN-FLIGHT\norders  5      2\n")
+	require.Contains(t, text, "TOPIC   READY  IN-FLIGHT  USED-UP\norders  5      2          1\n")
 
 	require.Equal(t, "deleted group readers\n", against(t, server, "group", "delete", "readers").stdout)
 	require.Equal(t, exitFailed, against(t, server, "group", "describe", "readers").code)

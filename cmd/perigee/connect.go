@@ -2,6 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +30,8 @@ type endpointFlags struct {
 	address   string
 	tls       bool
 	insecure  bool
+	ca        string
+	cert, key string
 	namespace string
 }
 
@@ -35,6 +42,9 @@ func (a *app) addEndpoint(cmd *cobra.Command) *cobra.Command {
 		"`host:port` of the server (environment: PERIGEE_ENDPOINT)")
 	flags.BoolVar(&a.endpoint.tls, "tls", false, "connect with TLS")
 	flags.BoolVar(&a.endpoint.insecure, "insecure", false, "with --tls, accept any certificate")
+	flags.StringVar(&a.endpoint.ca, "tls-ca", "", "with --tls, PEM `file` with the authorities that sign the server's certificate; empty: the system's")
+	flags.StringVar(&a.endpoint.cert, "tls-cert", "", "with --tls, PEM `file` with a certificate to show")
+	flags.StringVar(&a.endpoint.key, "tls-key", "", "with --tls, PEM `file` with the certificate's key")
 	flags.StringVar(&a.endpoint.namespace, "namespace", "", "`namespace` of topics and groups")
 	return cmd
 }
@@ -43,9 +53,41 @@ func (e endpointFlags) options() (client.Options, error) {
 	if e.insecure && !e.tls {
 		return client.Options{}, usagef("--insecure is about certificates and needs --tls")
 	}
-	return client.Options{
+	opts := client.Options{
 		Endpoint: e.address, TLS: e.tls, Insecure: e.insecure, Namespace: e.namespace, Version: protocolVersion,
-	}, nil
+	}
+	if e.ca != "" || e.cert != "" || e.key != "" {
+		if err := e.certificates(&opts); err != nil {
+			return client.Options{}, &usageError{err}
+		}
+	}
+	return opts, nil
+}
+
+// certificates reads the files that the flags name.
+func (e endpointFlags) certificates(opts *client.Options) error {
+	if !e.tls {
+		return errors.New("--tls-ca, --tls-cert and --tls-key need --tls")
+	}
+	if e.ca != "" {
+		data, err := os.ReadFile(e.ca)
+		if err != nil {
+			return fmt.Errorf("--tls-ca: %w", err)
+		}
+		opts.Authorities = x509.NewCertPool()
+		if !opts.Authorities.AppendCertsFromPEM(data) {
+			return fmt.Errorf("--tls-ca: %s holds no certificate", e.ca)
+		}
+	}
+	if e.cert == "" && e.key == "" {
+		return nil
+	}
+	cert, err := tls.LoadX509KeyPair(e.cert, e.key)
+	if err != nil {
+		return fmt.Errorf("--tls-cert and --tls-key: %w", err)
+	}
+	opts.Certificate = &cert
+	return nil
 }
 
 // withConn runs do with a connection to the server and explains its error.

@@ -18,6 +18,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitSignaled is that of a process that a second signal has ended at once.
+	exitSignaled = 130
 )
 
 // run runs one command line, the name of the program first, and returns its exit
@@ -44,9 +46,10 @@ type serveFunc func(ctx context.Context, cfg config.Config, logger *slog.Logger,
 
 // serverInfo is where a server serves.
 type serverInfo struct {
-	GRPCAddr string `json:"grpc_addr"`
-	HTTPAddr string `json:"http_addr"`
-	DataDir  string `json:"data_dir"`
+	GRPCAddr  string   `json:"grpc_addr"`
+	Listeners []string `json:"listeners,omitempty"` // further ones
+	HTTPAddr  string   `json:"http_addr"`
+	DataDir   string   `json:"data_dir"`
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
@@ -82,12 +85,15 @@ func (a *app) rootCommand() *cobra.Command {
 		a.standaloneCommand(),
 		a.topicCommand(),
 		a.groupCommand(),
+		a.clientCommand(),
+		a.dlqCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),
 		a.healthCommand(),
 		a.checkCommand(),
 		a.dumpCommand(),
+		a.restoreViewsCommand(),
 		a.versionCommand(),
 	)
 	return root

@@ -29,6 +29,8 @@ func startServer(t *testing.T, folder string, args ...string) running {
 		code := run(ctx, append([]string{
 			"perigee", "standalone", "--json", "--data-dir", folder, "--log-level", "warn",
 			"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+			// However full the disk of the test is.
+			"--retention-disk-clean", "100%", "--retention-disk-force", "100%", "--retention-disk-refuse", "100%",
 		}, args...), nil, strings.NewReader(""), printed, &stderr)
 		printed.Close()
 		exited <- code
@@ -99,4 +101,30 @@ func TestABenchRunsAgainstAStandaloneServer(t *testing.T) {
 	require.Empty(t, received["errors"])
 	both := server.perigee(t, "bench", "e2e", "orders", "--count", "50", "--wait", "1s", "--json").lines(t)
 	require.Equal(t, 50.0, both[1]["messages"])
+}
+
+func TestATopicOfAServerIsPurgedAndItsDeadLettersCounted(t *testing.T) {
+	server := startServer(t, t.TempDir(), "--flush", "async", "--retention-age", "0")
+	require.Zero(t, server.perigee(t, "topic", "create", "orders", "--retention", "10m").code)
+	require.Contains(t, server.perigee(t, "topic", "describe", "orders").stdout, "retention   10m\n")
+	short := server.perigee(t, "topic", "update", "orders", "--retention", "10s")
+	require.Equal(t, exitFailed, short.code)
+	require.Contains(t, short.stderr, `INVALID_ARGUMENT: retention "10s": must lie between 1m0s and`)
+
+	require.Zero(t, server.perigee(t, "send", "orders", "x", "--count", "3").code)
+	require.Len(t, server.perigee(t, "receive", "orders", "--group", "readers", "--max", "1", "--no-ack", "--json").lines(t), 1)
+	require.Equal(t, 3.0, server.perigee(t, "topic", "purge", "orders", "--yes", "--json").lines(t)[0]["purged"])
+	require.Empty(t, server.perigee(t, "receive", "orders", "--group", "readers", "--wait", "0s", "--json").lines(t))
+	progress := server.perigee(t, "group", "describe", "readers", "--json").lines(t)[0]["topics"]
+	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 0.0, "in_flight": 0.0, "used_up": 0.0}}, progress)
+	require.Zero(t, server.perigee(t, "send", "orders", "later").code)
+	require.Len(t, server.perigee(t, "receive", "orders", "--group", "readers", "--json").lines(t), 1)
+
+	require.Zero(t, server.perigee(t, "send", "%DLQ%readers", "by hand").code)
+	require.Contains(t, server.perigee(t, "dlq", "list").stdout, "readers  %DLQ%readers  1         1\n")
+	o := server.perigee(t, "dlq", "redrive", "readers")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stdout, "0 messages sent back, 1 waiting\n  1 message without origin cannot go back")
+	require.Len(t, server.perigee(t, "group", "list", "--json").lines(t), 1)
+	require.Equal(t, exitFailed, server.perigee(t, "receive", "orders", "--group", "%SYS%redrive").code)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -56,15 +57,24 @@ func (a *app) printReady(info serverInfo, cfg config.Config) error {
 		}[cfg.TLS.Mode]
 		fmt.Fprintf(w, `perigee %s is ready
   data     %s
-  clients  %s (gRPC, %s)
-  http     %s (/readyz, /metrics)
+  clients  %s (gRPC, %s)%[8]s
+  http     %[5]s (/readyz, /metrics)
 
 Create a topic, send a message and receive it:
   %[7]s topic create hello%[6]s
   %[7]s send hello "first message"%[6]s
   %[7]s receive hello --group readers%[6]s
-`, version, info.DataDir, info.GRPCAddr, speaks, info.HTTPAddr, endpointHint(info.GRPCAddr, cfg.TLS.Mode), a.program)
+`, version, info.DataDir, info.GRPCAddr, speaks, info.HTTPAddr, endpointHint(info.GRPCAddr, cfg.TLS.Mode), a.program, further(info.Listeners))
 	})
+}
+
+// further returns a line for each further address.
+func further(addresses []string) string {
+	var lines strings.Builder
+	for _, address := range addresses {
+		lines.WriteString("\n           " + address)
+	}
+	return lines.String()
 }
 
 // endpointHint returns the flags that a command on this host needs to find the

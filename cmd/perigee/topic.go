@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/internal/client"
@@ -15,8 +18,8 @@ import (
 )
 
 func (a *app) topicCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "topic", Short: "Create, show, change and delete topics", Args: noSubcommand, RunE: showHelp}
-	cmd.AddCommand(a.topicCreate(), a.topicList(), a.topicDescribe(), a.topicUpdate(), a.topicDelete())
+	cmd := &cobra.Command{Use: "topic", Short: "Create, show, change, empty and delete topics", Args: noSubcommand, RunE: showHelp}
+	cmd.AddCommand(a.topicCreate(), a.topicList(), a.topicDescribe(), a.topicUpdate(), a.topicPurge(), a.topicDelete())
 	return a.addEndpoint(cmd)
 }
 
@@ -29,6 +32,8 @@ type topicView struct {
 	ID         uint32          `json:"id"`
 	Version    uint64          `json:"version"`
 	Shards     []topicShardOut `json:"shards"`
+	// Retention is empty for the default of the node.
+	Retention string `json:"retention,omitempty"`
 }
 
 type topicShardOut struct {
@@ -51,6 +56,9 @@ func viewTopic(t *adminpb.Topic) topicView {
 		Permission: strings.TrimPrefix(t.GetPermission().String(), "PERMISSION_"),
 		Shards:     []topicShardOut{},
 	}
+	if t.GetRetention() != nil {
+		v.Retention = shortDuration(t.GetRetention().AsDuration())
+	}
 	for _, s := range t.GetShards() {
 		v.Shards = append(v.Shards, topicShardOut{s.GetShard(), s.GetReadQueues(), s.GetWriteQueues()})
 	}
@@ -66,10 +74,19 @@ func (v topicView) queues() (read, write int32) {
 	return read, write
 }
 
+func viewQueues(list []*adminpb.QueueStatus) []queueView {
+	views := make([]queueView, 0, len(list))
+	for _, q := range list {
+		views = append(views, queueView{q.GetShard(), q.GetQueue(), q.GetMinOffset(), q.GetMaxOffset()})
+	}
+	return views
+}
+
 func (v topicView) describe(w io.Writer) {
 	fmt.Fprintf(w, "topic       %s\n", mq.Resource{Namespace: v.Namespace, Name: v.Name})
 	fmt.Fprintf(w, "type        %s\n", v.Type)
 	fmt.Fprintf(w, "permission  %s\n", v.Permission)
+	fmt.Fprintf(w, "retention   %s\n", cmp.Or(v.Retention, "the node's default"))
 	for _, s := range v.Shards {
 		fmt.Fprintf(w, "queues      %d to read, %d to write on %s\n", s.ReadQueues, s.WriteQueues, s.Shard)
 	}
@@ -106,11 +123,15 @@ func method[Request, Response any](m func(context.Context, Request, ...grpc.Call
 func (a *app) topicCreate() *cobra.Command {
 	var kind, permission string
 	var queues int32
+	var retention time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a topic; again with the same configuration is no error",
 		Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &adminpb.CreateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0], Queues: queues}
+			if retention != 0 {
+				req.Retention = durationpb.New(retention)
+			}
 			var err error
 			if req.Type, err = parseTopicType(kind); err != nil {
 				return err
@@ -137,6 +158,7 @@ func (a *app) topicCreate() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; servers take only NORMAL yet")
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "NONE, READ, WRITE or READ_WRITE (`permission`)")
+	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")
 	return cmd
 }
 
@@ -162,9 +184,9 @@ func (a *app) topicList() *cobra.Command {
 				for _, t := range resp.GetTopics() {
 					views = append(views, viewTopic(t))
 				}
-				return printAll(a, views, "NAME TYPE PERMISSION READ WRITE", func(v topicView) []any {
+				return printAll(a, views, "NAME TYPE PERMISSION READ WRITE RETENTION", func(v topicView) []any {
 					read, write := v.queues()
-					return []any{v.Name, v.Type, v.Permission, read, write}
+					return []any{v.Name, v.Type, v.Permission, read, write, cmp.Or(v.Retention, "default")}
 				})
 			})
 		},
@@ -183,10 +205,7 @@ func (a *app) topicDescribe() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				v, queues := viewTopic(resp.GetTopic()), []queueView{}
-				for _, q := range resp.GetQueues() {
-					queues = append(queues, queueView{q.GetShard(), q.GetQueue(), q.GetMinOffset(), q.GetMaxOffset()})
-				}
+				v, queues := viewTopic(resp.GetTopic()), viewQueues(resp.GetQueues())
 				return a.print(struct {
 					Topic  topicView   `json:"topic"`
 					Queues []queueView `json:"queues"`
@@ -204,8 +223,9 @@ func (a *app) topicDescribe() *cobra.Command {
 func (a *app) topicUpdate() *cobra.Command {
 	var permission string
 	var queues, read, write int32
+	var retention time.Duration
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change the queues or the permission of a topic", Args: arguments("NAME"),
+		Use: "update NAME", Short: "Change the queues, the permission or the retention of a topic", Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &adminpb.UpdateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0]}
 			changed := cmd.Flags().Changed
@@ -225,7 +245,10 @@ func (a *app) topicUpdate() *cobra.Command {
 				}
 				req.Permission = &p
 			}
-			if req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil {
+			if changed("retention") {
+				req.Retention = durationpb.New(retention)
+			}
+			if req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
@@ -244,7 +267,45 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().Int32Var(&read, "read-queues", 0, "new `number` of queues to read on each shard")
 	cmd.Flags().Int32Var(&write, "write-queues", 0, "new `number` of queues to write on each shard")
 	cmd.Flags().StringVar(&permission, "permission", "", "NONE, READ, WRITE or READ_WRITE (`permission`)")
+	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
 	return cmd
+}
+
+func (a *app) topicPurge() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "purge NAME --yes", Short: "Remove all messages of a topic, for every consumer group; the topic stays",
+		Args: arguments("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !yes {
+				return usagef("purging removes every message of topic %s, for all consumer groups, for good: say --yes", args[0])
+			}
+			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
+				resp, err := call(ctx, method(admin.PurgeTopic),
+					&adminpb.PurgeTopicRequest{Namespace: a.endpoint.namespace, Name: args[0]})
+				if err != nil {
+					return err
+				}
+				return a.print(struct {
+					Topic  string      `json:"topic"`
+					Purged int64       `json:"purged"`
+					Queues []queueView `json:"queues"`
+				}{args[0], resp.GetPurged(), viewQueues(resp.GetQueues())}, func(w io.Writer) {
+					fmt.Fprintf(w, "purged topic %s: %s removed\n", args[0], messages(resp.GetPurged()))
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	return cmd
+}
+
+// messages returns a number of messages as a person would say it.
+func messages(n int64) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
 }
 
 func (a *app) topicDelete() *cobra.Command {

@@ -9,6 +9,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"math"
 	"net"
@@ -48,6 +49,11 @@ type Options struct {
 	// TLS encrypts the connection; Insecure then accepts any certificate.
 	TLS      bool
 	Insecure bool
+	// Certificate is shown to servers that ask for one; nil: none.
+	Certificate *tls.Certificate
+	// Authorities are those that may have signed the server's certificate; nil: the
+	// system's.
+	Authorities *x509.CertPool
 	// Namespace goes out as a header; empty is the default namespace.
 	Namespace string
 	// Version is the version the client says it has. Servers of other makers
@@ -77,7 +83,11 @@ func Dial(opts Options) (*Conn, error) {
 	c := &Conn{id: newClientID(), opts: opts}
 	transport := insecure.NewCredentials()
 	if opts.TLS {
-		transport = credentials.NewTLS(&tls.Config{InsecureSkipVerify: opts.Insecure, NextProtos: []string{"h2"}})
+		config := &tls.Config{InsecureSkipVerify: opts.Insecure, RootCAs: opts.Authorities, NextProtos: []string{"h2"}}
+		if opts.Certificate != nil {
+			config.Certificates = []tls.Certificate{*opts.Certificate}
+		}
+		transport = credentials.NewTLS(config)
 	}
 	outgoing := func(ctx context.Context) context.Context {
 		return metadata.NewOutgoingContext(ctx, c.headers())

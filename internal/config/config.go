@@ -25,15 +25,27 @@ type Config struct {
 	// Shard names the shard of this node; clients see it as the name of the
 	// broker (shard). Stored data and receipt handles carry it: keep it.
 	Shard string
-	// Advertise is the host:port that clients are told to connect to
+	// Advertise is the host:port that clients of GRPCListen are told to connect to
 	// (advertise). Empty means the address each client itself has dialed.
 	Advertise string
+	// ProxyProtocol says whether connections to GRPCListen begin with a header of
+	// the PROXY protocol: off, optional or required (proxy_protocol).
+	ProxyProtocol string
+	// Listeners serve clients beside GRPCListen (listeners).
+	Listeners []Listener
+	// MaxConnections is the largest number of open connections of clients
+	// (max_connections). 0 means three quarters of the files and connections that
+	// the system lets the process open.
+	MaxConnections int
 	// TLS is what the gRPC port speaks (tls).
 	TLS TLS
 	// Flush says when the log is synced to disk (flush).
 	Flush Flush
 	// SegmentSize is the size of one file of the log (segment_size).
 	SegmentSize Size
+	// Retention is how long messages are kept, and how full the disk may be
+	// (retention).
+	Retention Retention
 	// AutoCreateTopics makes a send to a missing topic, or a question for its
 	// route, create it instead of failing (auto_create_topics).
 	AutoCreateTopics bool
@@ -47,16 +59,47 @@ type Config struct {
 	MaxRecvSize Size
 	// MaxBodySize is the largest body of a message (max_body_size).
 	MaxBodySize Size
+	// DeliveryMemory bounds the messages that are on their way to consumers at once
+	// (delivery_memory). They take up to twice as much memory.
+	DeliveryMemory Size
 	// LongPollingMax is the longest time an empty receive waits (long_polling_max).
 	LongPollingMax time.Duration
+	// InFlightLimit is how many messages of one queue a consumer group may have
+	// under lease; 0: no limit (in_flight_limit).
+	InFlightLimit int
+	// MaxWaitingReceives is how many receives may wait for messages at a time; 0:
+	// no limit (max_waiting_receives).
+	MaxWaitingReceives int
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
 	SessionTimeout time.Duration
+	// ShutdownTimeout is how long a stopping server waits for calls under way
+	// before it cuts them off (shutdown_timeout).
+	ShutdownTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
 	// Log is what the process logs (log).
 	Log Log
 }
+
+// A Listener is one more address that serves clients. What it leaves empty is not
+// taken from the keys of the same name in Config.
+type Listener struct {
+	// Listen is the host:port (listen).
+	Listen string
+	// Advertise is the host:port that clients of this listener are told to connect
+	// to (advertise). Empty means the address each client itself has dialed.
+	Advertise string
+	// ProxyProtocol is as in Config (proxy_protocol). Empty means off.
+	ProxyProtocol string
+}
+
+// The values of ProxyProtocol.
+const (
+	ProxyProtocolOff      = "off"
+	ProxyProtocolOptional = "optional"
+	ProxyProtocolRequired = "required"
+)
 
 // TLS says what the gRPC port speaks.
 type TLS struct {
@@ -68,7 +111,35 @@ type TLS struct {
 	// self-signed certificate.
 	CertFile string
 	KeyFile  string
+	// KeyPasswordFile holds the password of an encrypted key
+	// (tls.key_password_file); KeyPassword is one itself (tls.key_password, or its
+	// environment variable; no flag, which others could read).
+	KeyPasswordFile string
+	KeyPassword     string
+	// Certificates are further ones, shown to clients that ask for a name in them
+	// (tls.certificates). All others are shown that of CertFile.
+	Certificates []Certificate
+	// ClientAuth says whether clients show certificates: off, optional or require
+	// (tls.client_auth).
+	ClientAuth string
+	// ClientCAFile is a PEM file with the authorities that have signed those
+	// (tls.client_ca_file).
+	ClientCAFile string
 }
+
+// A Certificate names PEM files as TLS does.
+type Certificate struct {
+	CertFile        string // cert_file
+	KeyFile         string // key_file
+	KeyPasswordFile string // key_password_file
+}
+
+// The values of TLS.ClientAuth.
+const (
+	ClientAuthOff      = "off"
+	ClientAuthOptional = "optional"
+	ClientAuthRequire  = "require"
+)
 
 // The values of TLS.Mode.
 const (
@@ -92,10 +163,41 @@ const (
 	FlushAsync = "async"
 )
 
+// Retention says how long messages are kept, and what happens when the disk
+// fills up.
+type Retention struct {
+	// Age is how long the messages of a topic without a retention of its own are
+	// kept; 0: for ever (retention.age).
+	Age time.Duration
+	// Size is the largest log; the oldest messages go before it grows further,
+	// whatever their age. 0: no bound (retention.size).
+	Size Size
+	// Disk is what happens as the disk fills up (retention.disk).
+	Disk DiskRetention
+	// Interval is the time between two looks at what is too old and at the disk
+	// (retention.interval).
+	Interval time.Duration
+}
+
+// DiskRetention says what happens as the disk fills up.
+type DiskRetention struct {
+	// Clean is when files are removed at once in which every message is past its
+	// age (retention.disk.clean).
+	Clean Watermark
+	// Force is when the oldest files are removed whatever the age of their
+	// messages (retention.disk.force).
+	Force Watermark
+	// Refuse is when sends are refused until there is room again
+	// (retention.disk.refuse).
+	Refuse Watermark
+}
+
 // Renew says how the leases of consumers that asked for it are kept alive.
 type Renew struct {
-	// Slice is how far ahead a lease is renewed at a time (renew.slice); it is
-	// also how long the messages of a consumer that died stay away at most.
+	// Slice is how far ahead a lease is renewed at a time (renew.slice). It is how
+	// long a handler at work may take to settle its message after the server was
+	// stopped, and how long a message stays away whose consumer died with the server;
+	// those of one that dies alone come back within seconds.
 	Slice time.Duration
 	// Max is when renewing ends although the consumer lives (renew.max).
 	Max time.Duration
@@ -118,20 +220,32 @@ const (
 // Default returns the configuration of a server that nobody configured.
 func Default() Config {
 	return Config{
-		DataDir:          "perigee-data",
-		GRPCListen:       ":8081",
-		HTTPListen:       ":8088",
-		Shard:            "perigee-0",
-		TLS:              TLS{Mode: TLSPermissive},
-		Flush:            Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
-		SegmentSize:      1 << 30,
+		DataDir:       "perigee-data",
+		GRPCListen:    ":8081",
+		HTTPListen:    ":8088",
+		Shard:         "perigee-0",
+		ProxyProtocol: ProxyProtocolOff,
+		TLS:           TLS{Mode: TLSPermissive, ClientAuth: ClientAuthOff},
+		Flush:         Flush{Mode: FlushSync, Interval: 200 * time.Millisecond},
+		SegmentSize:   1 << 30,
+		Retention: Retention{
+			Age:      72 * time.Hour,
+			Disk:     DiskRetention{Clean: Watermark{Percent: 75}, Force: Watermark{Percent: 85}, Refuse: Watermark{Percent: 90}},
+			Interval: 10 * time.Second,
+		},
 		AutoCreateGroups: true,
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,
 		MaxBodySize:      4 << 20,
+		DeliveryMemory:   256 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
-		Renew:            Renew{Slice: time.Minute, Max: 3 * time.Hour},
-		Log:              Log{Level: slog.LevelInfo, Format: LogText},
+		ShutdownTimeout:  30 * time.Second,
+
+		InFlightLimit:      20_000,
+		MaxWaitingReceives: 100_000,
+
+		Renew: Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Log:   Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

@@ -93,19 +93,37 @@ func TestFlagsSetEveryField(t *testing.T) {
 	c, err := Load(Sources{Flags: parseFlags(t,
 		"--data-dir=d", "--grpc-listen=:1", "--http-listen=:2", "--shard=s", "--advertise=h:3",
 		"--tls-mode=required", "--tls-cert=c", "--tls-key=k", "--flush=async", "--flush-interval=1s",
-		"--segment-size=2GiB", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
+		"--segment-size=2GiB", "--retention-age=1h", "--retention-size=10GiB", "--retention-disk-clean=50%",
+		"--retention-disk-force=20GiB free", "--retention-disk-refuse=99.5%", "--retention-interval=1m", "--auto-create-topics", "--auto-create-groups=false", "--default-queues=3",
 		"--max-recv-size=16MiB", "--max-body-size=1 MiB", "--long-polling-max=5s", "--session-timeout=2m",
-		"--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
+		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
+		"--tls-client-auth=require", "--tls-client-ca=ca",
+		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
+		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
+		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
-		TLS:         TLS{Mode: TLSRequired, CertFile: "c", KeyFile: "k"},
+		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7,
+		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
+		TLS: TLS{
+			Mode: TLSRequired, CertFile: "c", KeyFile: "k", KeyPasswordFile: "p", ClientAuth: ClientAuthRequire, ClientCAFile: "ca",
+			Certificates: []Certificate{{CertFile: "c1", KeyFile: "k1", KeyPasswordFile: "p1"}},
+		},
 		Flush:       Flush{Mode: FlushAsync, Interval: time.Second},
-		SegmentSize: 2 << 30, AutoCreateTopics: true, DefaultQueues: 3,
-		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20,
-		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute,
+		SegmentSize: 2 << 30,
+		Retention: Retention{
+			Age: time.Hour, Size: 10 << 30, Interval: time.Minute,
+			Disk: DiskRetention{Clean: Watermark{Percent: 50}, Force: Watermark{Free: 20 << 30}, Refuse: Watermark{Percent: 99.5}},
+		},
+		AutoCreateTopics: true, DefaultQueues: 3,
+		MaxRecvSize: 16 << 20, MaxBodySize: 1 << 20, DeliveryMemory: 8 << 20,
+		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
-		Log:   Log{Level: slog.LevelDebug, Format: LogJSON},
+
+		InFlightLimit: 7, MaxWaitingReceives: 8,
+
+		Log: Log{Level: slog.LevelDebug, Format: LogJSON},
 	}, c)
 }
 
@@ -146,6 +164,38 @@ func TestForeignVariablesWithThePrefixAreLeftAlone(t *testing.T) {
 	require.Equal(t, Default(), c)
 }
 
+func TestLevelsOfTheDiskThatAreOffOrOfTwoKindsAreNotCompared(t *testing.T) {
+	for _, flags := range [][]string{
+		{"--retention-disk-clean=100%"},
+		{"--retention-disk-force=100%"},
+		{"--retention-disk-refuse=100%"},
+		{"--retention-disk-clean=10GiB free"},
+		{"--retention-disk-force=1B free", "--retention-disk-refuse=75%"},
+		{"--retention-disk-force=75%"},
+	} {
+		_, err := Load(Sources{Flags: parseFlags(t, flags...)})
+		require.NoError(t, err, flags)
+	}
+}
+
+func TestWatermarksReadWhatTheyPrint(t *testing.T) {
+	for text, want := range map[string]Watermark{
+		"85%": {Percent: 85}, "99.5%": {Percent: 99.5}, "100%": {Percent: 100}, "0.01%": {Percent: 0.01},
+		"10GiB free": {Free: 10 << 30}, "1B free": {Free: 1}, "512MiB free": {Free: 512 << 20},
+	} {
+		got, err := ParseWatermark(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+		require.Equal(t, text, got.String())
+	}
+	require.InDelta(t, 0.29, Watermark{Percent: 29}.Fraction(), 1e-12)
+	require.Zero(t, Watermark{Free: 1}.Fraction())
+	for _, text := range []string{"", "%", "85", "0.85", "0%", "-1%", "NaN%", "+Inf%", "100.1%", "free", " free", "10 free GiB", "-1B free", "10GiBfree", "10GiB"} {
+		_, err := ParseWatermark(text)
+		require.Error(t, err, text)
+	}
+}
+
 func TestSizesReadWhatTheyPrint(t *testing.T) {
 	for text, want := range map[string]Size{
 		"0": 0, "1": 1, "17B": 17, "1KiB": 1024, "64 MiB": 64 << 20, "1GiB": 1 << 30, "2TiB": 2 << 40,
@@ -160,5 +210,46 @@ func TestSizesReadWhatTheyPrint(t *testing.T) {
 	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "1GB", "9000000TiB", "99999999999999999999"} {
 		_, err := ParseSize(text)
 		require.Error(t, err, text)
+	}
+}
+
+func TestPasswordsAreNotFlagsAndNotShown(t *testing.T) {
+	c, err := Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush", "PERIGEE_TLS_CERT_FILE=c", "PERIGEE_TLS_KEY_FILE=k"}})
+	require.NoError(t, err)
+	require.Equal(t, "hush", c.TLS.KeyPassword)
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags)
+	require.NotContains(t, flags.FlagUsages(), "key-password ")
+	require.Nil(t, flags.Lookup("tls-key-password"))
+	_, err = Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush"}})
+	require.ErrorContains(t, err, `tls.key_password "(set)": needs tls.key_file beside it`)
+	require.NotContains(t, err.Error(), "hush")
+}
+
+func TestListsReadAlikeFromEverySource(t *testing.T) {
+	want := []Listener{{Listen: "[::]:1", Advertise: "a.example:2"}, {Listen: ":3", ProxyProtocol: ProxyProtocolRequired}}
+	const (
+		file = "listeners:\n  - listen: \"[::]:1\"\n    advertise: a.example:2\n  - {listen: \":3\", proxy_protocol: required}\n"
+		flow = `[{listen: "[::]:1", advertise: "a.example:2"}, {listen: ":3", proxy_protocol: required}]`
+		json = `[{"listen":"[::]:1","advertise":"a.example:2"},{"listen":":3","proxy_protocol":"required"}]`
+	)
+	for _, src := range []Sources{
+		{File: writeFile(t, file)},
+		{Env: []string{"PERIGEE_LISTENERS=" + flow}},
+		{Env: []string{"PERIGEE_LISTENERS=" + json}},
+		{Flags: parseFlags(t, "--listeners", flow)},
+		{Flags: parseFlags(t, "--listeners", json)},
+		{File: writeFile(t, "listeners: [{listen: \":9\"}]\n"), Flags: parseFlags(t, "--listeners", flow)},
+	} {
+		c, err := Load(src)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Listeners)
+	}
+	c, err := Load(Sources{File: writeFile(t, file), Flags: parseFlags(t, "--listeners=[]")})
+	require.NoError(t, err)
+	require.Empty(t, c.Listeners)
+	for _, bad := range []string{"[", "a: b: c", "{}", "1"} {
+		_, err := Load(Sources{Env: []string{"PERIGEE_LISTENERS=" + bad}})
+		require.ErrorContains(t, err, "must be a list of entries", bad)
 	}
 }

@@ -38,6 +38,9 @@ type Sources struct {
 func AddFlags(flags *pflag.FlagSet) {
 	defaults := Default()
 	for _, s := range settings(&defaults) {
+		if s.flag == "" {
+			continue
+		}
 		f := flags.VarPF(s.value, s.flag, "", s.usage)
 		if s.value.Type() == "bool" {
 			f.NoOptDefVal = "true"
@@ -111,13 +114,22 @@ func set(known []setting, key string, given any) error {
 	if i < 0 {
 		return unknownKey(known, key, given)
 	}
-	switch given.(type) {
+	var err error
+	entries, several := known[i].value.(interface{ setEntries([]any) error })
+	switch given := given.(type) {
 	case nil:
 		return invalid(key, "", "has no value")
-	case []any, map[string]any:
+	case []any:
+		if !several {
+			return invalid(key, given, "must be a single value")
+		}
+		err = entries.setEntries(given)
+	case map[string]any:
 		return invalid(key, given, "must be a single value")
+	default:
+		err = known[i].value.Set(fmt.Sprint(given))
 	}
-	if err := known[i].value.Set(fmt.Sprint(given)); err != nil {
+	if err != nil {
 		return invalid(key, given, err.Error())
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // environment, command line - sets it from text, by the same rules.
 type setting struct {
 	key   string // the path in a file, with dots
-	flag  string
+	flag  string // empty: the command line cannot set it
 	usage string
 	value pflag.Value
 }
@@ -33,19 +33,37 @@ func settings(c *Config) []setting {
 		{"http_listen", "http-listen", "`address` for health, readiness and metrics", text(&c.HTTPListen)},
 		{"shard", "shard", "`name` of the shard, the broker name clients see", text(&c.Shard)},
 		{"advertise", "advertise", "`host:port` clients are told to connect to; empty: what they dialed", text(&c.Advertise)},
+		{"proxy_protocol", "proxy-protocol", "`mode`: off, optional or required, a PROXY protocol header in front of each connection", text(&c.ProxyProtocol)},
+		{"listeners", "listeners", "further listeners, as `YAML`: [{listen: HOST:PORT, advertise: HOST:PORT, proxy_protocol: MODE}]", list(&c.Listeners, listenerKeys)},
+		{"max_connections", "max-connections", "largest `number` of open connections; 0: what the system allows, less a quarter", integer(&c.MaxConnections)},
 		{"tls.mode", "tls-mode", "`mode`: permissive, required or disabled", text(&c.TLS.Mode)},
 		{"tls.cert_file", "tls-cert", "PEM `file` with the certificate chain; empty: self-signed", text(&c.TLS.CertFile)},
 		{"tls.key_file", "tls-key", "PEM `file` with the certificate's key", text(&c.TLS.KeyFile)},
+		{"tls.key_password_file", "tls-key-password-file", "`file` with the password of an encrypted key", text(&c.TLS.KeyPasswordFile)},
+		{"tls.key_password", "", "", text(&c.TLS.KeyPassword)},
+		{"tls.certificates", "tls-certificates", "certificates for single names, as `YAML`: [{cert_file: FILE, key_file: FILE, key_password_file: FILE}]", list(&c.TLS.Certificates, certificateKeys)},
+		{"tls.client_auth", "tls-client-auth", "`mode`: off, optional or require, a certificate of each client", text(&c.TLS.ClientAuth)},
+		{"tls.client_ca_file", "tls-client-ca", "PEM `file` with the authorities that sign clients' certificates", text(&c.TLS.ClientCAFile)},
 		{"flush.mode", "flush", "`mode`: sync or async, an fsync before or after a send is acknowledged", text(&c.Flush.Mode)},
 		{"flush.interval", "flush-interval", "longest `time` between two fsyncs in async mode", span(&c.Flush.Interval)},
 		{"segment_size", "segment-size", "`size` of one log file", size(&c.SegmentSize)},
+		{"retention.age", "retention-age", "`time` to keep messages for; 0: for ever", span(&c.Retention.Age)},
+		{"retention.size", "retention-size", "largest `size` of the log; 0: no bound", size(&c.Retention.Size)},
+		{"retention.disk.clean", "retention-disk-clean", "`use` of the disk, such as 75% or \"50GiB free\", that removes old files at once", watermark(&c.Retention.Disk.Clean)},
+		{"retention.disk.force", "retention-disk-force", "`use` of the disk that removes the oldest files whatever their age", watermark(&c.Retention.Disk.Force)},
+		{"retention.disk.refuse", "retention-disk-refuse", "`use` of the disk that refuses sends", watermark(&c.Retention.Disk.Refuse)},
+		{"retention.interval", "retention-interval", "`time` between two looks at ages and at the disk", span(&c.Retention.Interval)},
 		{"auto_create_topics", "auto-create-topics", "create a missing topic on send or when its route is asked for", boolean(&c.AutoCreateTopics)},
 		{"auto_create_groups", "auto-create-groups", "create a missing consumer group on receive", boolean(&c.AutoCreateGroups)},
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
 		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
+		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
+		{"in_flight_limit", "in-flight-limit", "`number` of messages of a queue a group may have under lease; 0: no limit", integer(&c.InFlightLimit)},
+		{"max_waiting_receives", "max-waiting-receives", "`number` of receives that may wait for messages; 0: no limit", integer(&c.MaxWaitingReceives)},
 		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},
+		{"shutdown_timeout", "shutdown-timeout", "`time` that calls under way get when the server stops", span(&c.ShutdownTimeout)},
 		{"renew.slice", "renew-slice", "`time` a push consumer's lease is extended by", span(&c.Renew.Slice)},
 		{"renew.max", "renew-max", "`time` after which a lease is not extended any more", span(&c.Renew.Max)},
 		{"log.level", "log-level", "`level`: debug, info, warn or error", level(&c.Log.Level)},
@@ -116,6 +134,10 @@ func span(target *time.Duration) pflag.Value {
 
 func size(target *Size) pflag.Value {
 	return value[Size]{target, "size", ParseSize, Size.String}
+}
+
+func watermark(target *Watermark) pflag.Value {
+	return value[Watermark]{target, "use", ParseWatermark, Watermark.String}
 }
 
 func level(target *slog.Level) pflag.Value {

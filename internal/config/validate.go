@@ -23,13 +23,18 @@ const (
 	// A record of the log holds a message and does not span segments.
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
+	maxCount        = 1_000_000_000
+	maxConnections  = 10_000_000
+	// A receive may find 4 MiB.
+	minDeliveryMemory = 4 << 20
+	maxDeliveryMemory = 1 << 40
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
 // that names the key, the value and the rule of the first thing that is wrong.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateAddresses, c.validateTLS, c.validateStorage, c.validateSizes, c.validateTimes, c.validateLog,
+		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -45,22 +50,56 @@ func (c Config) validateAddresses() error {
 	if reason := checkAddress(c.HTTPListen); reason != "" {
 		return invalid("http_listen", c.HTTPListen, reason)
 	}
-	if _, port, _ := net.SplitHostPort(c.HTTPListen); c.HTTPListen == c.GRPCListen && port != "0" {
+	if sameAddress(c.HTTPListen, c.GRPCListen) {
 		return invalid("http_listen", c.HTTPListen, "must differ from grpc_listen")
 	}
-	if c.Advertise == "" {
-		return nil
-	}
-	reason := checkAddress(c.Advertise)
-	if host, port, err := net.SplitHostPort(c.Advertise); err == nil && reason == "" {
-		if ip := net.ParseIP(host); host == "" || port == "0" || ip != nil && ip.IsUnspecified() {
-			reason = "must name a host and a port that clients can connect to"
-		}
-	}
-	if reason != "" {
+	if reason := checkAdvertise(c.Advertise); reason != "" {
 		return invalid("advertise", c.Advertise, reason)
 	}
-	return nil
+	return oneOf("proxy_protocol", c.ProxyProtocol, ProxyProtocolOff, ProxyProtocolOptional, ProxyProtocolRequired)
+}
+
+func (c Config) validateListeners() error {
+	for i, l := range c.Listeners {
+		key := func(name string) string { return fmt.Sprintf("listeners[%d].%s", i, name) }
+		if reason := checkAddress(l.Listen); reason != "" {
+			return invalid(key("listen"), l.Listen, reason)
+		}
+		same := func(other Listener) bool { return sameAddress(l.Listen, other.Listen) }
+		if same(Listener{Listen: c.GRPCListen}) || same(Listener{Listen: c.HTTPListen}) || slices.ContainsFunc(c.Listeners[:i], same) {
+			return invalid(key("listen"), l.Listen, "must differ from grpc_listen, http_listen and the other listeners")
+		}
+		if reason := checkAdvertise(l.Advertise); reason != "" {
+			return invalid(key("advertise"), l.Advertise, reason)
+		}
+		if l.ProxyProtocol == "" {
+			continue
+		}
+		if err := oneOf(key("proxy_protocol"), l.ProxyProtocol, ProxyProtocolOff, ProxyProtocolOptional, ProxyProtocolRequired); err != nil {
+			return err
+		}
+	}
+	return within("max_connections", c.MaxConnections, 0, maxConnections)
+}
+
+// sameAddress reports whether two listeners cannot both have their address.
+func sameAddress(a, b string) bool {
+	_, port, _ := net.SplitHostPort(a)
+	return a == b && port != "0"
+}
+
+func checkAdvertise(address string) string {
+	if address == "" {
+		return ""
+	}
+	if reason := checkAddress(address); reason != "" {
+		return reason
+	}
+	host, port, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); host == "" || port == "0" || ip != nil && ip.IsUnspecified() {
+		return "must name a host and a port that clients can connect to"
+	}
+	return ""
 }
 
 func checkAddress(address string) string {
@@ -85,6 +124,43 @@ func (c Config) validateTLS() error {
 		return invalid("tls.key_file", c.TLS.KeyFile, "needs tls.cert_file beside it")
 	case c.TLS.CertFile != "" && c.TLS.Mode == TLSDisabled:
 		return invalid("tls.cert_file", c.TLS.CertFile, "cannot be used while tls.mode is disabled")
+	case c.TLS.KeyPasswordFile != "" && c.TLS.KeyFile == "":
+		return invalid("tls.key_password_file", c.TLS.KeyPasswordFile, "needs tls.key_file beside it")
+	case c.TLS.KeyPassword != "" && c.TLS.KeyFile == "":
+		return invalid("tls.key_password", secret, "needs tls.key_file beside it")
+	case c.TLS.KeyPassword != "" && c.TLS.KeyPasswordFile != "":
+		return invalid("tls.key_password", secret, "cannot be used beside tls.key_password_file")
+	case len(c.TLS.Certificates) > 0 && c.TLS.CertFile == "":
+		return invalid("tls.certificates", len(c.TLS.Certificates), "needs tls.cert_file beside it, for all other names")
+	}
+	for i, cert := range c.TLS.Certificates {
+		if cert.CertFile == "" {
+			return invalid(fmt.Sprintf("tls.certificates[%d].cert_file", i), "", "must name a file")
+		}
+		if cert.KeyFile == "" {
+			return invalid(fmt.Sprintf("tls.certificates[%d].key_file", i), "", "must name a file")
+		}
+	}
+	return c.validateClientAuth()
+}
+
+// secret stands for a value that no message shows.
+const secret = "(set)"
+
+func (c Config) validateClientAuth() error {
+	auth := c.TLS.ClientAuth
+	if err := oneOf("tls.client_auth", auth, ClientAuthOff, ClientAuthOptional, ClientAuthRequire); err != nil {
+		return err
+	}
+	switch {
+	case auth == ClientAuthOff && c.TLS.ClientCAFile != "":
+		return invalid("tls.client_ca_file", c.TLS.ClientCAFile, "needs tls.client_auth optional or require beside it")
+	case auth != ClientAuthOff && c.TLS.ClientCAFile == "":
+		return invalid("tls.client_auth", auth, "needs tls.client_ca_file beside it")
+	case auth == ClientAuthRequire && c.TLS.Mode != TLSRequired:
+		return invalid("tls.client_auth", auth, "needs tls.mode required, because cleartext clients have no certificate")
+	case auth == ClientAuthOptional && c.TLS.Mode == TLSDisabled:
+		return invalid("tls.client_auth", auth, "cannot be used while tls.mode is disabled")
 	}
 	return nil
 }
@@ -105,6 +181,31 @@ func (c Config) validateStorage() error {
 	return within("segment_size", c.SegmentSize, minSegmentSize, maxSegmentSize)
 }
 
+func (c Config) validateRetention() error {
+	r := c.Retention
+	if r.Age != 0 {
+		if err := within("retention.age", r.Age, mq.MinRetention, mq.MaxRetention); err != nil {
+			return fmt.Errorf("%w, or be 0s for ever", err)
+		}
+	}
+	if r.Size != 0 && r.Size < 2*c.SegmentSize {
+		return invalid("retention.size", r.Size, "must be at least twice segment_size, or 0 for no bound")
+	}
+	type mark struct {
+		key string
+		at  Watermark
+	}
+	marks := []mark{{"retention.disk.clean", r.Disk.Clean}, {"retention.disk.force", r.Disk.Force}, {"retention.disk.refuse", r.Disk.Refuse}}
+	for i, later := range marks {
+		for _, earlier := range marks[:i] {
+			if later.at.before(earlier.at) {
+				return invalid(later.key, later.at, fmt.Sprintf("must not be reached before %s (%s)", earlier.key, earlier.at))
+			}
+		}
+	}
+	return within("retention.interval", r.Interval, time.Second, time.Hour)
+}
+
 func checkShard(name string) string {
 	legal := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.'
@@ -122,11 +223,20 @@ func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
 		return err
 	}
+	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
+		return err
+	}
+	if err := within("max_waiting_receives", c.MaxWaitingReceives, 0, maxCount); err != nil {
+		return err
+	}
 	if err := within("max_recv_size", c.MaxRecvSize, 2*recvHeadroom, maxRecvSize); err != nil {
 		return err
 	}
 	if err := within("max_body_size", c.MaxBodySize, 1, c.MaxRecvSize-recvHeadroom); err != nil {
 		return fmt.Errorf("%w (64KiB below max_recv_size)", err)
+	}
+	if err := within("delivery_memory", c.DeliveryMemory, minDeliveryMemory, maxDeliveryMemory); err != nil {
+		return err
 	}
 	if c.MaxBodySize > c.SegmentSize-segmentHeadroom {
 		return invalid("segment_size", c.SegmentSize, "must be 64KiB above max_body_size or more")
@@ -140,6 +250,9 @@ func (c Config) validateTimes() error {
 	}
 	// The SDKs send a heartbeat every 10 or 30 seconds.
 	if err := within("session_timeout", c.SessionTimeout, 31*time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("shutdown_timeout", c.ShutdownTimeout, 0, time.Hour); err != nil {
 		return err
 	}
 	if err := within("renew.max", c.Renew.Max, time.Second, maxRenew); err != nil {

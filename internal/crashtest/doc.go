@@ -3,7 +3,11 @@
 // server has kept what it had answered. The clients use the generated code of the
 // protocol and know nothing of how the server works.
 //
+// Beside that it lets clients come and go and looks at what the process keeps of
+// them, and kills servers right after deletions.
+//
 // It has tests only. PERIGEE_BIN names the server's binary, by default one that
-// is built for the test; PERIGEE_KILLS says how often it is killed; PERIGEE_SEED
+// is built for the test; PERIGEE_KILLS says how often it is killed; PERIGEE_CHURN
+// how often 200 clients come and go; PERIGEE_SEED
 // repeats the plan of an earlier run.
 package crashtest

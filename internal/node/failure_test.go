@@ -73,9 +73,15 @@ func TestAHealthWatchEndsWithTheNode(t *testing.T) {
 	_, err = watch.Recv()
 	require.NoError(t, err)
 	r.stop(t)
-	for err == nil { // it may see the end coming
-		_, err = watch.Recv()
+	told := 0
+	for err == nil {
+		var res *healthpb.HealthCheckResponse
+		if res, err = watch.Recv(); err == nil {
+			require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, res.GetStatus())
+			told++
+		}
 	}
+	require.NotZero(t, told)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "closing", "it was cut off")
 }

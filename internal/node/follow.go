@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -92,15 +91,10 @@ func (n *node) carry(ctx context.Context, changes []router.Change) {
 			err = n.store.DeleteGroup(ctx, c.GroupID)
 		case c.GroupID != 0:
 			err = n.store.UpdateGroup(ctx, c.Group)
+			n.proxy.GroupChanged(ctx, c.Group)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)
 		}
 	}
 }
-
-// readiness says whether recovery is done.
-type readiness struct{ done atomic.Bool }
-
-func (r *readiness) set()     { r.done.Store(true) }
-func (r *readiness) is() bool { return r.done.Load() }

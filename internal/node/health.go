@@ -34,6 +34,8 @@ func (h healthService) Watch(req *healthpb.HealthCheckRequest, stream healthpb.H
 		cancel()
 		for range ended { // what comes says that it was canceled
 		}
+		// It may have been canceled before it had told. The error counts.
+		_ = stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING})
 		return status.Error(codes.Unavailable, "the server is closing")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -31,9 +30,10 @@ import (
 
 // Info says where a running node can be reached and where its data is.
 type Info struct {
-	GRPCAddr string
-	HTTPAddr string
-	DataDir  string
+	GRPCAddr  string
+	Listeners []string // further addresses for clients
+	HTTPAddr  string
+	DataDir   string
 }
 
 // Folders in the data directory.
@@ -42,19 +42,21 @@ const (
 	routerDir = "router"
 )
 
-// drainTime bounds how long a stopping node waits for calls under way. Container
-// runtimes kill ten seconds after they asked.
-const drainTime = 8 * time.Second
-
 // Run runs all three tiers in this process until ctx ends, and then stops them
-// in order. ready is called once, when clients can be served. An error says why
-// the node did not start, or what went wrong while it stopped.
+// in order; a recovery ends with ctx too. ready is called once, when clients can
+// be served. An error says why the node did not start, or what went wrong while it
+// stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
-	n := &node{cfg: cfg, logger: logger, draining: make(chan struct{})}
+	n := newNode(cfg, logger)
+	n.interrupt = ctx.Done()
 	if err := n.start(); err != nil {
+		if errors.Is(err, shard.ErrInterrupted) {
+			logger.Info("stopped before it had recovered")
+			err = nil
+		}
 		return errors.Join(err, n.stop())
 	}
-	ready(Info{GRPCAddr: n.grpcListener.Addr().String(), HTTPAddr: n.httpListener.Addr().String(), DataDir: cfg.DataDir})
+	ready(n.info())
 	var failed error
 	select {
 	case <-ctx.Done():
@@ -65,64 +67,85 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 	return errors.Join(failed, n.stop())
 }
 
+func newNode(cfg config.Config, logger *slog.Logger) *node {
+	return &node{cfg: cfg, logger: logger, draining: make(chan struct{}), recovered: make(chan struct{})}
+}
+
 type node struct {
 	cfg    config.Config
 	logger *slog.Logger
 
-	grpcListener net.Listener
-	httpListener net.Listener
-	httpServer   *http.Server
-	grpcServer   *grpc.Server
-	health       *health.Server
-	metrics      *metrics
-	store        *store.Store
-	router       *router.Router
-	proxy        *proxy.Server
+	grpcListeners []*transport.Listener
+	connections   *transport.Limit
+	keyring       *transport.Keyring // nil: no TLS
+	credentials   *transport.Credentials
+	httpListener  *transport.Listener
+	httpServer    *http.Server
+	grpcServer    *grpc.Server
+	health        *health.Server
+	metrics       *metrics
+	store         *store.Store
+	router        *router.Router
+	proxy         *proxy.Server
+	late          late
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
+	interrupt  <-chan struct{}    // closed when a recovery is to end
 	draining   chan struct{}
 	failures   chan error
-	recovered  readiness
+	recovered  chan struct{} // closed when the tiers are open
 }
 
-// start opens everything from the bottom up. The HTTP port answers first, so
-// that a long recovery can be told from a hanging process.
-func (n *node) start() (err error) {
+// start opens the ports and then everything behind them from the bottom up. The
+// ports answer first, so that a long recovery can be told from a hanging process.
+func (n *node) start() error {
+	background, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	if err := n.open(background); err != nil {
+		return err
+	}
+	return n.recoverTiers(background)
+}
+
+// open opens the ports. Health says that the node does not serve yet. What it
+// starts ends with background.
+func (n *node) open(background context.Context) (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	if err := os.MkdirAll(n.cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if n.httpListener, err = net.Listen("tcp", n.cfg.HTTPListen); err != nil {
-		return fmt.Errorf("http_listen: %w", err)
-	}
-	if n.grpcListener, err = net.Listen("tcp", n.cfg.GRPCListen); err != nil {
-		return fmt.Errorf("grpc_listen: %w", err)
+	if err := n.listen(); err != nil {
+		return err
 	}
 	if n.metrics, err = newMetrics(); err != nil {
 		return err
 	}
-	n.httpServer = &http.Server{
-		Handler:           transport.NewHTTPHandler(n.ready, n.metrics.handler()),
-		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(n.logger.Handler(), slog.LevelDebug),
-	}
-	n.serve("http", func() error {
-		if err := n.httpServer.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	if err := n.openTiers(); err != nil {
+	// A certificate that cannot be used is told before a recovery, not after it.
+	if err := n.openCredentials(); err != nil {
 		return err
+	}
+	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
+	n.serveHTTP()
+	if n.keyring != nil {
+		n.background.Go(func() { n.keyring.Watch(background) })
 	}
 	if err := n.buildServer(); err != nil {
 		return err
 	}
-	background, cancel := context.WithCancel(context.Background())
-	n.cancel = cancel
+	n.serveGRPC()
+	return nil
+}
+
+// recoverTiers opens the tiers and lets the calls in. What it starts ends with
+// background; the recovery ends with n.interrupt.
+func (n *node) recoverTiers(background context.Context) error {
+	if err := n.openTiers(); err != nil {
+		return err
+	}
+	n.late.set(n.store, n.router)
 	if err := Reconcile(background, n.store, n.router, filepath.Join(n.cfg.DataDir, routerDir)); err != nil {
 		return err
 	}
@@ -135,8 +158,7 @@ func (n *node) start() (err error) {
 	}
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
-	n.serve("grpc", func() error { return n.grpcServer.Serve(n.grpcListener) })
-	n.recovered.set()
+	close(n.recovered)
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if errors.Join(n.store.Err(), n.router.Err()) != nil {
 		n.notServing() // it failed before the status above, which must not stay
@@ -175,8 +197,9 @@ func (n *node) openTiers() (err error) {
 	}
 	n.store, err = store.Open(store.Options{
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
-		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize), Logger: n.logger,
-		OnFailure: n.notServing,
+		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
+		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
+		Interrupt: n.interrupt, Logger: n.logger, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -190,18 +213,15 @@ func (n *node) notServing() {
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 
-func (n *node) buildServer() error {
-	credentials, err := n.credentials()
-	if err != nil {
-		return err
-	}
+func (n *node) buildServer() (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: n.store, Router: n.router, Advertise: n.cfg.Advertise, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), MaxPolling: n.cfg.LongPollingMax,
+		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
+		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: int64(n.cfg.DeliveryMemory), MaxPolling: n.cfg.LongPollingMax,
+		InFlight:       n.cfg.InFlightLimit,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.observeCall, Logger: n.logger,
 	})
@@ -209,81 +229,71 @@ func (n *node) buildServer() error {
 		return err
 	}
 	opts := transport.ServerOptions(transport.ServerConfig{
-		Credentials: credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
+		Credentials: n.credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
+	opts = append(opts, n.gate()...)
 	opts = append(opts, n.proxy.Interceptors()...)
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: n.router, Store: n.store, Shards: []string{n.cfg.Shard}, Logger: n.logger,
+		Router: &n.late.adminRouter, Store: &n.late.adminStore, Clients: n.proxy, Shards: []string{n.cfg.Shard}, Logger: n.logger,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)
 	return nil
 }
 
-func (n *node) credentials() (*transport.Credentials, error) {
-	mode, err := transport.ParseMode(n.cfg.TLS.Mode)
-	if err != nil {
-		return nil, err
+// drain ends the calls of clients.
+func (n *node) drain() {
+	n.proxy.Drain()
+	stopped := make(chan struct{})
+	go func() {
+		n.grpcServer.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(n.cfg.ShutdownTimeout)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+		return
+	case <-timer.C:
 	}
-	opts := transport.CredentialsOptions{Mode: mode, Logger: n.logger}
-	switch {
-	case mode == transport.Disabled:
-	case n.cfg.TLS.CertFile != "":
-		opts.Certificate, err = transport.LoadCertificate(n.cfg.TLS.CertFile, n.cfg.TLS.KeyFile)
-	default:
-		opts.Certificate, err = transport.SelfSigned(n.cfg.DataDir, n.logger)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return transport.NewCredentials(opts)
+	n.logger.Warn("calls under way are cut off", "after", n.cfg.ShutdownTimeout, "connections", n.connections.Open())
+	n.grpcServer.Stop()
+	<-stopped
 }
 
 // ready says why the node cannot serve, or nil.
 func (n *node) ready() error {
-	if !n.recovered.is() {
-		return errors.New("starting: recovering the store")
-	}
 	select {
 	case <-n.draining:
 		return errors.New("stopping")
 	default:
+	}
+	select {
+	case <-n.recovered:
+	default:
+		return errors.New("starting: recovering the store")
 	}
 	return errors.Join(n.store.Err(), n.router.Err())
 }
 
 // stop takes the node apart from the top down:
 //  1. health says so, that balancers go elsewhere;
-//  2. waiting receives and Telemetry streams end, calls under way finish, then
-//     connections close;
-//  3. the proxy ends its background work;
-//  4. the store and the router flush and close.
+//  2. waiting receives end empty, and Telemetry and health streams end; no
+//     connection is accepted, those that serve nothing yet are closed, the others
+//     are told to go (GOAWAY); calls under way finish and are answered;
+//  3. after ShutdownTimeout, what is left is cut off;
+//  4. the proxy ends its background work;
+//  5. the store and the router flush and close.
 func (n *node) stop() error {
-	close(n.draining)
 	var errs []error
 	if n.grpcServer != nil {
 		n.health.Shutdown()
-		n.proxy.Drain()
-		stopped := make(chan struct{})
-		go func() {
-			n.grpcServer.GracefulStop()
-			close(stopped)
-		}()
-		select {
-		case <-stopped:
-		case <-time.After(drainTime):
-			n.logger.Warn("calls under way were cut off", "after", drainTime)
-			n.grpcServer.Stop()
-			<-stopped
-		}
-	}
-	if n.grpcListener != nil {
-		// A server that has served has closed it.
-		if err := n.grpcListener.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
+		close(n.draining)
+		n.drain()
+	} else {
+		close(n.draining)
 	}
 	if n.proxy != nil {
 		n.proxy.Close()
@@ -293,9 +303,8 @@ func (n *node) stop() error {
 	}
 	if n.httpServer != nil {
 		errs = append(errs, n.httpServer.Close())
-	} else if n.httpListener != nil {
-		errs = append(errs, n.httpListener.Close())
 	}
+	errs = append(errs, n.closeListeners())
 	n.background.Wait()
 	if n.store != nil {
 		errs = append(errs, n.store.Close())

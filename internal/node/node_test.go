@@ -35,6 +35,8 @@ type running struct {
 func configOf(dir string, change ...func(*config.Config)) config.Config {
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = dir, "127.0.0.1:0", "127.0.0.1:0"
+	full := config.Watermark{Percent: 100} // however full the disk of the test is
+	cfg.Retention.Disk = config.DiskRetention{Clean: full, Force: full, Refuse: full}
 	for _, c := range change {
 		c(&cfg)
 	}

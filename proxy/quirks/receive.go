@@ -14,6 +14,25 @@ func EmptyReceiveOK(l Language, autoRenew bool) bool {
 	return l == Go && autoRenew
 }
 
+// DropsCutOffReceive reports whether a client drops the messages of a receive that
+// ended with an error. The official SDKs hand out nothing before the end of the
+// call; another client may have begun with what it read.
+func DropsCutOffReceive(l Language) bool {
+	switch l {
+	case Java, Go, NodeJS, Python, Rust, DotNet, CPP:
+		return true
+	}
+	return false
+}
+
+// EndedAckOK reports whether the ack of a delivery that is over, and whose message
+// may be in other hands by now, is answered with OK instead of
+// INVALID_RECEIPT_HANDLE. The push consumer of Rust does not give up on it, and
+// sends no other ack of that queue until it reads OK.
+func EndedAckOK(l Language, autoRenew bool) bool {
+	return autoRenew && l == Rust
+}
+
 // EndedChangeOK reports whether changing the invisible duration of a delivery
 // that is over is answered with OK instead of INVALID_RECEIPT_HANDLE. The push
 // consumers of Go and Rust repeat the call until they read OK, for ever.

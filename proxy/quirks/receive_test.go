@@ -14,10 +14,18 @@ func TestOnlyGoPushConsumersGetAnEmptyOK(t *testing.T) {
 	}
 }
 
+func TestOnlyOfficialSDKsAreKnownToDropACutOffReceive(t *testing.T) {
+	for l, want := range map[Language]bool{Java: true, Go: true, NodeJS: true, Python: true, Rust: true, DotNet: true, CPP: true, "PHP": false, "": false} {
+		require.Equal(t, want, DropsCutOffReceive(l), l)
+	}
+}
+
 func TestOnlyGoAndRustPushConsumersReadOKForEndedDeliveries(t *testing.T) {
 	for _, l := range []Language{Java, Go, NodeJS, Python, Rust, DotNet, CPP, "PHP", ""} {
 		require.Equal(t, l == Go || l == Rust, EndedChangeOK(l, true), l)
 		require.False(t, EndedChangeOK(l, false), l)
+		require.Equal(t, l == Rust, EndedAckOK(l, true), l)
+		require.False(t, EndedAckOK(l, false), l)
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 
 // A Session is one client id. Its methods may be called from any goroutine.
 type Session struct {
-	ID   string
-	seen atomic.Int64 // Unix nanoseconds
+	ID    string
+	start time.Time    // times are counted from here: a step of the wall clock ends no session
+	seen  atomic.Int64 // nanoseconds since start
 
 	mu struct {
 		sync.Mutex
@@ -41,10 +42,10 @@ func (s *Session) SetSettings(settings *rmqpb.Settings) {
 	s.mu.settings = settings
 }
 
-// Seen returns when the client last gave a sign of life.
-func (s *Session) Seen() time.Time { return time.Unix(0, s.seen.Load()) }
+// Silent returns for how long the client has given no sign of life.
+func (s *Session) Silent() time.Duration { return time.Since(s.start) - time.Duration(s.seen.Load()) }
 
-func (s *Session) touch() { s.seen.Store(time.Now().UnixNano()) }
+func (s *Session) touch() { s.seen.Store(int64(time.Since(s.start))) }
 
 // Attach makes st the client's stream at once. Earlier ones stay open but get no
 // further command: the client has opened a new one because it lost the old, or
@@ -76,11 +77,16 @@ func (s *Session) Connected() bool {
 // Send queues a command for the client's stream and reports whether there is a
 // stream with room for it.
 func (s *Session) Send(cmd *rmqpb.TelemetryCommand) bool {
-	s.mu.Lock()
-	var st *Stream
-	if n := len(s.mu.streams); n > 0 {
-		st = s.mu.streams[n-1]
-	}
-	s.mu.Unlock()
+	st := s.Newest()
 	return st != nil && st.Send(cmd)
+}
+
+// Newest returns the client's stream, the newest that is open; nil: there is none.
+func (s *Session) Newest() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.mu.streams); n > 0 {
+		return s.mu.streams[n-1]
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,8 +48,27 @@ func TestFullQueueDropsCommands(t *testing.T) {
 		require.True(t, st.Send(command))
 	}
 	require.False(t, st.Send(command))
-	<-st.Commands()
+	st.Took(<-st.Commands())
 	require.True(t, st.Send(command))
+}
+
+func TestAQueueOfLargeCommandsIsFullEarly(t *testing.T) {
+	sized := func(bytes int) *rmqpb.TelemetryCommand {
+		return &rmqpb.TelemetryCommand{Status: &rmqpb.Status{Message: strings.Repeat("x", bytes)}}
+	}
+	st := NewStream()
+	require.True(t, st.Send(sized(2*queueBytes)), "one command may be of any size")
+	require.False(t, st.Send(sized(1)))
+	st.Took(<-st.Commands())
+	for range 3 {
+		require.True(t, st.Send(sized(queueBytes/4)))
+	}
+	require.False(t, st.Send(sized(queueBytes/2)))
+	require.True(t, st.Send(sized(queueBytes/8)))
+	for range 4 {
+		st.Took(<-st.Commands())
+	}
+	require.True(t, st.Send(sized(2*queueBytes)))
 }
 
 func TestSilentSessionsEndAndOthersStay(t *testing.T) {

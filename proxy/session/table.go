@@ -1,6 +1,8 @@
 package session
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,6 +12,7 @@ import (
 type Table struct {
 	timeout time.Duration
 	ended   func(*Session)
+	start   time.Time
 
 	mu struct {
 		sync.RWMutex
@@ -23,7 +26,7 @@ type Table struct {
 // NewTable returns an empty table. ended is called, without a lock held, for
 // every session that was silent for timeout.
 func NewTable(timeout time.Duration, ended func(*Session)) *Table {
-	t := &Table{timeout: timeout, ended: ended}
+	t := &Table{timeout: timeout, ended: ended, start: time.Now()}
 	t.mu.sessions = map[string]*Session{}
 	return t
 }
@@ -38,7 +41,7 @@ func (t *Table) Touch(id string) *Session {
 	defer t.mu.Unlock()
 	s := t.mu.sessions[id]
 	if s == nil {
-		s = &Session{ID: id}
+		s = &Session{ID: id, start: t.start}
 		t.mu.sessions[id] = s
 		if t.mu.timer == nil && !t.mu.closed {
 			t.mu.timer = time.AfterFunc(t.timeout, t.sweep)
@@ -77,6 +80,13 @@ func (t *Table) Remove(id string) *Session {
 	return s
 }
 
+// All returns the sessions there are, in no order.
+func (t *Table) All() []*Session {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Values(t.mu.sessions))
+}
+
 // Len returns the number of sessions.
 func (t *Table) Len() int {
 	t.mu.RLock()
@@ -99,7 +109,7 @@ func (t *Table) Close() {
 // sweep ends the sessions that were silent for the timeout. It runs again when
 // the oldest one left could be; without sessions nothing runs.
 func (t *Table) sweep() {
-	ended, ok := t.silent(time.Now())
+	ended, ok := t.silent()
 	if !ok {
 		return
 	}
@@ -109,7 +119,7 @@ func (t *Table) sweep() {
 	}
 }
 
-func (t *Table) silent(now time.Time) (ended []*Session, ok bool) {
+func (t *Table) silent() (ended []*Session, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closed {
@@ -121,7 +131,7 @@ func (t *Table) silent(now time.Time) (ended []*Session, ok bool) {
 		if s.Connected() {
 			s.touch()
 		}
-		left := s.Seen().Add(t.timeout).Sub(now)
+		left := t.timeout - s.Silent()
 		if left <= 0 {
 			delete(t.mu.sessions, id)
 			ended = append(ended, s)

@@ -104,7 +104,7 @@ func pair(t *testing.T, at time.Time) (cert, key string) {
 
 func TestCertificateAndKeyInTwoFilesAreLoaded(t *testing.T) {
 	cert, key := pair(t, time.Now())
-	got, err := LoadCertificate(write(t, "cert.pem", cert+cert), write(t, "key.pem", key))
+	got, err := LoadCertificate(KeyPair{CertFile: write(t, "cert.pem", cert+cert), KeyFile: write(t, "key.pem", key)})
 	require.NoError(t, err)
 	require.Len(t, got.Certificate, 2, "the whole chain is presented")
 	block, _ := pem.Decode([]byte(cert))
@@ -115,21 +115,23 @@ func TestCertificateErrorsNameTheFileAndTheReason(t *testing.T) {
 	cert, key := pair(t, time.Now())
 	_, otherKey := pair(t, time.Now())
 	oldCert, oldKey := pair(t, time.Now().AddDate(-11, 0, 0))
+	newCert, newKey := pair(t, time.Now().AddDate(0, 0, 1))
 	block := func(kind string) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte("junk")}))
 	}
 	for _, tc := range []struct{ name, cert, key, file, reason string }{
 		{"key of another certificate", cert, otherKey, "key.pem", "does not belong"},
 		{"expired", oldCert, oldKey, "cert.pem", "expired on"},
+		{"not valid yet", newCert, newKey, "cert.pem", "not valid before"},
 		{"files swapped", key, cert, "cert.pem", "no PEM block CERTIFICATE"},
 		{"no key", cert, "text", "key.pem", "no PEM block PRIVATE KEY"},
 		{"empty", "", key, "cert.pem", "no PEM block CERTIFICATE"},
 		{"damaged certificate", block("CERTIFICATE"), key, "cert.pem", "malformed"},
 		{"damaged key", cert, block("PRIVATE KEY"), "key.pem", "asn1"},
-		{"encrypted key", cert, block("ENCRYPTED PRIVATE KEY"), "key.pem", "without a passphrase"},
+		{"encrypted key", cert, block("ENCRYPTED PRIVATE KEY"), "key.pem", "there is no password for it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := LoadCertificate(write(t, "cert.pem", tc.cert), write(t, "key.pem", tc.key))
+			_, err := LoadCertificate(KeyPair{CertFile: write(t, "cert.pem", tc.cert), KeyFile: write(t, "key.pem", tc.key)})
 			require.ErrorContains(t, err, tc.file)
 			require.ErrorContains(t, err, tc.reason)
 		})
@@ -139,9 +141,12 @@ func TestCertificateErrorsNameTheFileAndTheReason(t *testing.T) {
 func TestUnreadableCertificateFilesAreNamed(t *testing.T) {
 	cert, _ := pair(t, time.Now())
 	missing := filepath.Join(t.TempDir(), "missing.pem")
-	_, err := LoadCertificate(missing, missing)
+	certFile := write(t, "cert.pem", cert)
+	_, err := LoadCertificate(KeyPair{CertFile: missing, KeyFile: missing})
 	require.ErrorContains(t, err, "certificate: open "+missing)
-	_, err = LoadCertificate(write(t, "cert.pem", cert), missing)
+	_, err = LoadCertificate(KeyPair{CertFile: certFile, KeyFile: missing})
 	require.ErrorContains(t, err, "private key: open "+missing)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = LoadCertificate(KeyPair{CertFile: certFile, KeyFile: certFile, PasswordFile: missing})
+	require.ErrorContains(t, err, "password of the private key: open "+missing)
 }

@@ -26,7 +26,10 @@ type RawMessage []byte
 //     the send fails earlier it may be left to the garbage collector.
 //
 // Neither is copied or checked: the bytes must be what the client expects.
-type Codec struct{}
+type Codec struct{ pool mem.BufferPool }
+
+// NewCodec returns a codec that takes its buffers from pool.
+func NewCodec(pool mem.BufferPool) Codec { return Codec{pool} }
 
 var _ encoding.CodecV2 = Codec{}
 
@@ -35,10 +38,10 @@ func (Codec) Name() string { return "proto" }
 
 // Marshal returns the encoding of v: a proto.Message, RawMessage or
 // mem.BufferSlice.
-func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case proto.Message:
-		return marshal(v)
+		return c.marshal(v)
 	case RawMessage:
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
 	case mem.BufferSlice:
@@ -48,7 +51,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 }
 
-func marshal(m proto.Message) (mem.BufferSlice, error) {
+func (c Codec) marshal(m proto.Message) (mem.BufferSlice, error) {
 	size := proto.Size(m)
 	// The size was computed on the line before and m is nobody else's.
 	opts := proto.MarshalOptions{UseCachedSize: true}
@@ -59,7 +62,7 @@ func marshal(m proto.Message) (mem.BufferSlice, error) {
 		}
 		return mem.BufferSlice{mem.SliceBuffer(data)}, nil
 	}
-	pool := mem.DefaultBufferPool()
+	pool := c.pool
 	buf := pool.Get(size)
 	if _, err := opts.MarshalAppend((*buf)[:0], m); err != nil {
 		pool.Put(buf)
@@ -69,13 +72,14 @@ func marshal(m proto.Message) (mem.BufferSlice, error) {
 }
 
 // Unmarshal decodes data into v, a proto.Message, which keeps no reference to
-// data.
-func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+// data. Fields that this version does not know are dropped: an answer that
+// repeats a part of its request would repeat them too, some once for each queue.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("a request cannot be decoded into a %T", v)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := data.MaterializeToBuffer(c.pool)
 	defer buf.Free()
-	return proto.Unmarshal(buf.ReadOnlyData(), m)
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(buf.ReadOnlyData(), m)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -59,21 +60,33 @@ func TestOrdinaryClientDecodesEncodedResponses(t *testing.T) {
 }
 
 func TestCodecRefusesWhatItCannotEncode(t *testing.T) {
-	_, err := Codec{}.Marshal([]byte("plain bytes"))
+	_, err := NewCodec(NewBufferPool()).Marshal([]byte("plain bytes"))
 	require.ErrorContains(t, err, "[]uint8")
-	require.ErrorContains(t, Codec{}.Unmarshal(nil, new(int)), "*int")
-	_, err = Codec{}.Marshal(&rmqpb.Resource{Name: "\xff"})
+	require.ErrorContains(t, NewCodec(NewBufferPool()).Unmarshal(nil, new(int)), "*int")
+	_, err = NewCodec(NewBufferPool()).Marshal(&rmqpb.Resource{Name: "\xff"})
 	require.Error(t, err, "a string that is no UTF-8")
-	require.Error(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer("\xff")}, &rmqpb.Resource{}))
+	require.Error(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer("\xff")}, &rmqpb.Resource{}))
 }
 
 func TestDecodedRequestKeepsNoReferenceToTheBuffer(t *testing.T) {
 	data, err := proto.Marshal(response(2000))
 	require.NoError(t, err)
 	var got rmqpb.ReceiveMessageResponse
-	require.NoError(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
+	require.NoError(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
 	clear(data)
 	require.True(t, proto.Equal(response(2000), &got))
+}
+
+func TestFieldsThatNobodyKnowsAreDropped(t *testing.T) {
+	sent := response(10)
+	newer := protowire.AppendString(protowire.AppendTag(nil, 9999, protowire.BytesType), "of a later version")
+	sent.ProtoReflect().SetUnknown(newer)
+	sent.GetMessage().GetTopic().ProtoReflect().SetUnknown(newer)
+	data, err := proto.Marshal(sent)
+	require.NoError(t, err)
+	var got rmqpb.ReceiveMessageResponse
+	require.NoError(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
+	require.True(t, proto.Equal(response(10), &got), &got)
 }
 
 func TestRequestsAboveTheGRPCDefaultAreAccepted(t *testing.T) {
@@ -126,7 +139,7 @@ func BenchmarkCodec(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				out, err := Codec{}.Marshal(v)
+				out, err := NewCodec(NewBufferPool()).Marshal(v)
 				if err != nil {
 					b.Fatal(err)
 				}

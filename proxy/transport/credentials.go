@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,15 +14,17 @@ import (
 )
 
 // DefaultHandshakeTimeout bounds each of the two steps before a connection
-// serves calls: its first bytes, and the handshake that follows.
+// serves calls: its first bytes, a PROXY header included, and the handshake that
+// follows.
 const DefaultHandshakeTimeout = 10 * time.Second
 
 // CredentialsOptions configure NewCredentials.
 type CredentialsOptions struct {
 	// Mode says what the port serves. Zero: Permissive.
 	Mode Mode
-	// Certificate is what TLS clients are shown. Needed unless Mode is Disabled.
-	Certificate *tls.Certificate
+	// Keyring is what TLS clients are shown, and asked for. Needed unless Mode is
+	// Disabled.
+	Keyring *Keyring
 	// HandshakeTimeout bounds the wait for the first bytes and, again, the
 	// handshake. Zero: DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
@@ -32,10 +33,11 @@ type CredentialsOptions struct {
 	Logger *slog.Logger
 }
 
-// Credentials are the server's transport credentials. They look at the first
-// bytes of each connection and serve TLS or cleartext HTTP/2, as the mode
-// allows; everything else is closed at once. Neither SNI nor authority is
-// checked: some clients send placeholders.
+// Credentials are the server's transport credentials. They take the header of
+// the PROXY protocol off a connection where its Listener says so, look at the
+// first bytes and serve TLS or cleartext HTTP/2, as the mode allows; everything
+// else is closed at once. Neither SNI nor authority is checked: some clients send
+// placeholders.
 //
 // Handlers find credentials.TLSInfo in the peer of a TLS call; the AuthType of
 // a cleartext one is "insecure".
@@ -50,7 +52,7 @@ type Credentials struct {
 var _ credentials.TransportCredentials = (*Credentials)(nil)
 
 // NewCredentials returns the credentials opts describe. It fails when the mode
-// includes TLS and there is no certificate.
+// includes TLS and there is no keyring.
 func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	if opts.HandshakeTimeout == 0 {
 		opts.HandshakeTimeout = DefaultHandshakeTimeout
@@ -67,13 +69,10 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 		return nil, fmt.Errorf("tls mode %v is unknown", opts.Mode)
 	case opts.Mode == Disabled:
 		return c, nil
-	case opts.Certificate == nil:
-		return nil, fmt.Errorf("tls mode %v needs a certificate", opts.Mode)
+	case opts.Keyring == nil:
+		return nil, fmt.Errorf("tls mode %v needs a keyring", opts.Mode)
 	}
-	c.tls = credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{*opts.Certificate},
-		MinVersion:   tls.VersionTLS12,
-	})
+	c.tls = credentials.NewTLS(opts.Keyring.serverConfig())
 	return c, nil
 }
 
@@ -89,58 +88,79 @@ func (c *Credentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	return out, info, nil
 }
 
-func (c *Credentials) handshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if err := conn.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
+func (c *Credentials) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if err := raw.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
 		return nil, nil, err
 	}
-	first, proto, err := peek(conn)
+	conn := &prereadConn{Conn: raw}
+	if err := conn.proxyHeader(proxyModeOf(raw)); err != nil {
+		return nil, nil, c.unclear(conn, err)
+	}
+	proto, err := conn.sniff()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, c.unclear(conn, err)
 	}
 	// The handshake and the HTTP/2 preface get their own time: clearing the
 	// deadline here would let a client stop after its first bytes for ever.
-	if err := conn.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
+	if err := raw.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
 		return nil, nil, err
 	}
-	replayed := &replayConn{Conn: conn, pending: first}
 	switch {
 	case proto == foreign:
-		return nil, nil, c.refuse(conn, describeForeign(first), first)
+		return nil, nil, c.refuse(conn, describeForeign(conn.pending))
 	case proto == tlsHandshake && c.mode == Disabled:
-		return nil, nil, c.refuse(conn, "TLS, but this port serves cleartext only (tls mode disabled)", first)
+		return nil, nil, c.refuse(conn, "TLS, but this port serves cleartext only (tls mode disabled)")
 	case proto == cleartextHTTP2 && c.mode == Required:
-		return nil, nil, c.refuse(conn, "cleartext HTTP/2, but this port serves TLS only (tls mode required)", first)
+		return nil, nil, c.refuse(conn, "cleartext HTTP/2, but this port serves TLS only (tls mode required)")
 	case proto == cleartextHTTP2:
-		return c.clear.ServerHandshake(replayed)
+		return c.clear.ServerHandshake(conn)
 	}
-	out, info, err := c.tls.ServerHandshake(replayed)
+	first := conn.pending
+	out, info, err := c.tls.ServerHandshake(conn)
 	if err != nil && !errors.Is(err, io.EOF) {
-		c.refusals.add(conn.RemoteAddr(), "TLS handshake: "+err.Error(), first)
+		c.refusals.add(conn.RemoteAddr(), "TLS handshake: "+err.Error(), firstBytes(first))
 	}
 	return out, info, err
 }
 
-func (c *Credentials) refuse(conn net.Conn, reason string, first []byte) error {
-	c.refusals.add(conn.RemoteAddr(), reason, first)
+// proxyModeOf returns what the listener of conn says.
+func proxyModeOf(c net.Conn) ProxyMode {
+	if c, ok := c.(*conn); ok {
+		return c.listener.opts.Proxy
+	}
+	return ProxyOff
+}
+
+// unclear ends a connection that has not come as far as to speak a protocol.
+func (c *Credentials) unclear(conn *prereadConn, err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		// Health checks do that. gRPC passes over exactly this error in silence.
+		return io.EOF
+	case errors.Is(err, errNoProxyHeader):
+		return c.refuse(conn, "no PROXY protocol header, which this port requires (proxy_protocol)")
+	case errors.Is(err, errBadProxyHeader):
+		return c.refuse(conn, err.Error())
+	case isTimeout(err) && len(conn.pending) > 0:
+		return c.refuse(conn, fmt.Sprintf("sent %d bytes in %v and not enough to be understood", len(conn.pending), c.timeout))
+	default:
+		return err // it has said nothing, or is gone
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func (c *Credentials) refuse(conn *prereadConn, reason string) error {
+	c.refusals.add(conn.RemoteAddr(), reason, firstBytes(conn.pending))
 	return errors.New(reason)
 }
 
-// peek reads until the first bytes tell what the connection speaks, and returns
-// all it has read. It returns io.EOF itself when the peer closes before that,
-// as health checks do; gRPC passes over that one in silence.
-func peek(conn net.Conn) ([]byte, protocol, error) {
-	first := make([]byte, 0, peekSize)
-	for {
-		n, err := conn.Read(first[len(first):cap(first)])
-		first = first[:len(first)+n]
-		if proto := sniff(first); proto != undecided {
-			return first, proto, nil
-		}
-		if err != nil {
-			return nil, undecided, err
-		}
-	}
-}
+// Refused returns how many connections were closed before they served calls,
+// because they spoke something else or broke its rules.
+func (c *Credentials) Refused() uint64 { return c.refusals.total.Load() }
 
 // Info describes the credentials to gRPC.
 func (c *Credentials) Info() credentials.ProtocolInfo {
@@ -160,19 +180,3 @@ func (c *Credentials) Clone() credentials.TransportCredentials { return c }
 
 // OverrideServerName does nothing; a server has no name to override.
 func (c *Credentials) OverrideServerName(string) error { return nil }
-
-// A replayConn gives back what was read ahead before it reads on.
-type replayConn struct {
-	net.Conn
-	pending []byte
-}
-
-// Read reads what is pending, or else from the connection.
-func (c *replayConn) Read(p []byte) (int, error) {
-	if len(c.pending) == 0 {
-		return c.Conn.Read(p)
-	}
-	n := copy(p, c.pending)
-	c.pending = c.pending[n:]
-	return n, nil
-}

@@ -104,6 +104,7 @@ func TestForeignProtocolsAreClosedAtOnceAndNamed(t *testing.T) {
 		{"PROXY v1", "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n", "PROXY protocol"},
 		{"PROXY v2", "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", "PROXY protocol"},
 		{"almost a preface", "PRIX", "neither TLS nor HTTP/2"},
+		{"preface of another version", "PRI * HTTP/3", "neither TLS nor HTTP/2"},
 		{"garbage", "\xff\xfe\xfd", "neither TLS nor HTTP/2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -148,30 +149,55 @@ func TestHealthChecksThatOnlyConnectAreNotLogged(t *testing.T) {
 	require.Empty(t, log.lines(t))
 }
 
-func TestBadConnectionsLeaveNoGoroutine(t *testing.T) {
+func TestWrongConnectionsLeaveNothingBehind(t *testing.T) {
 	var log logBuffer
-	addr := listen(t, Permissive, &log)
-	_, err := heartbeat(t, dial(t, addr, cleartext()))
+	limit := NewLimit(1<<20, quiet())
+	addr, _ := listenWith(t, Permissive, &log, ListenerOptions{Limit: limit})
+	client := dial(t, addr, cleartext())
+	_, err := heartbeat(t, client)
 	require.NoError(t, err)
-	before := runtime.NumGoroutine()
-	for i := range 200 {
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
+	wrong := []string{
+		"\x00\x00\x00\x73\x00\x00\x00\x6f{\"code\":105,\"language\":\"JAVA\"}", // classic remoting
+		"GET / HTTP/1.1\r\n\r\n",
+		"\x16\x03\x01\x00\x04x\x00\x00\x00", // a TLS record that is no hello
+		"PRI * HTTP/9.9\r\n\r\nXX\r\n\r\n",
+		http2Preface + "GET / HTTP/1.1\r\n\r\n", // no frame
+		"",                                      // says nothing and goes
+		"P",
+	}
+	repeats := 10_000
+	if testing.Short() {
+		repeats = 500
+	}
+	for i := range repeats {
 		conn, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
-		bad := []string{"\x00\x00\x00\x10", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x00\x04x\x00\x00\x00", http2Start + "* HTTP/9.9\r\n\r\nXX\r\n\r\n", "P"}[i%5]
-		_, err = conn.Write([]byte(bad))
+		sent := wrong[i%len(wrong)]
+		_, err = conn.Write([]byte(sent))
 		require.NoError(t, err)
-		if bad == "P" {
-			require.NoError(t, conn.Close())
-			continue
+		if len(sent) > 1 {
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(DefaultHandshakeTimeout/2)))
+			_, err = io.Copy(io.Discard, conn) // an alert or a GOAWAY may come first
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%q was kept", sent)
 		}
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
-		_, err = io.Copy(io.Discard, conn) // an alert or a GOAWAY may come first
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "connection %d was kept", i)
 		require.NoError(t, conn.Close())
 	}
 	// One more is the goroutine that looks.
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, 5*time.Millisecond)
-	require.LessOrEqual(t, len(log.lines(t)), 2, "at most one line in ten seconds")
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+1 && limit.Open() == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Equal(t, descriptors, openDescriptors(t))
+	_, err = heartbeat(t, client)
+	require.NoError(t, err, "others are unaffected")
+	require.LessOrEqual(t, len(log.lines(t)), 60, "at most one line in ten seconds")
+}
+
+// openDescriptors counts them where the system tells, and returns 0 elsewhere.
+func openDescriptors(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Log("descriptors are not counted: ", err)
+	}
+	return len(entries)
 }
 
 func TestRefusalsAreLoggedOncePerIntervalWithACount(t *testing.T) {
@@ -213,7 +239,7 @@ func TestConnectionThatSendsNothingIsClosedInTime(t *testing.T) {
 func TestConnectionThatStopsInItsHandshakeIsClosedInTime(t *testing.T) {
 	for name, sent := range map[string]string{
 		"TLS hello cut off":   "\x16\x03\x01\x02\x00\x01",
-		"preface cut off":     http2Start,
+		"preface cut off":     http2Preface[:20],
 		"nothing after 'P'":   "P",
 		"preface, no setting": http2.ClientPreface,
 	} {
@@ -249,7 +275,7 @@ func TestDeadlinesOfTheHandshakeDoNotOutliveIt(t *testing.T) {
 					}))
 				_, err := heartbeat(t, client)
 				require.NoError(t, err)
-				time.Sleep(time.Hour)
+				time.Sleep(idleAfter - time.Second)
 				_, err = heartbeat(t, client)
 				require.NoError(t, err)
 				require.Equal(t, 1, dials, "the connection was replaced")
@@ -264,7 +290,7 @@ func TestReplayGivesBackEveryByteInOrder(t *testing.T) {
 		_, _ = client.Write([]byte("later"))
 		client.Close()
 	}()
-	c := &replayConn{Conn: server, pending: []byte("first ")}
+	c := &prereadConn{Conn: server, pending: []byte("first ")}
 	var got bytes.Buffer
 	_, err := io.CopyBuffer(&got, struct{ io.Reader }{c}, make([]byte, 4))
 	require.NoError(t, err)
@@ -307,7 +333,7 @@ func FuzzSniff(f *testing.F) {
 				require.Equal(t, early, sniff(first))
 			}
 		}
-		if len(first) >= len(http2Start) {
+		if len(first) >= len(http2Preface) {
 			require.NotEqual(t, undecided, sniff(first))
 		}
 		if sniff(first) == foreign {

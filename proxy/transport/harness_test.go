@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,19 +18,22 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/test/bufconn"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
 
 // A service answers Heartbeat with the auth type of the caller and
-// ReceiveMessage with what its function sends.
+// ReceiveMessage with what its function sends. It remembers who called last.
 type service struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	receive func(grpc.ServerStream) error
+	caller  atomic.Pointer[peer.Peer]
 }
 
 func (s *service) Heartbeat(ctx context.Context, _ *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	p, _ := peer.FromContext(ctx)
+	s.caller.Store(p)
 	kind := p.AuthInfo.AuthType()
 	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 		kind += " " + info.State.NegotiatedProtocol
@@ -57,10 +61,18 @@ func serve(t testing.TB, lis net.Listener, creds *Credentials, svc *service) {
 // listen serves on a loopback port and returns its address.
 func listen(t testing.TB, mode Mode, log io.Writer) string {
 	t.Helper()
+	addr, _ := listenWith(t, mode, log, ListenerOptions{})
+	return addr
+}
+
+// listenWith serves on a loopback port with the options.
+func listenWith(t testing.TB, mode Mode, log io.Writer, opts ListenerOptions) (addr string, svc *service) {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	serve(t, lis, newCredentials(t, mode, log), &service{})
-	return lis.Addr().String()
+	svc = &service{}
+	serve(t, NewListener(lis, opts), newCredentials(t, mode, log), svc)
+	return lis.Addr().String(), svc
 }
 
 func newCredentials(t testing.TB, mode Mode, log io.Writer) *Credentials {
@@ -69,7 +81,8 @@ func newCredentials(t testing.TB, mode Mode, log io.Writer) *Credentials {
 	if mode != Disabled {
 		cert, err := SelfSigned(t.TempDir(), slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		opts.Certificate = cert
+		opts.Keyring, err = OpenKeyring(KeyringOptions{SelfSigned: cert})
+		require.NoError(t, err)
 	}
 	creds, err := NewCredentials(opts)
 	require.NoError(t, err)
@@ -82,6 +95,11 @@ func dial(t testing.TB, addr string, creds credentials.TransportCredentials, opt
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	return rmqpb.NewMessagingServiceClient(conn)
+}
+
+// throughPipe dials a listener in memory.
+func throughPipe(pipe *bufconn.Listener) grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) })
 }
 
 func heartbeat(t testing.TB, client rmqpb.MessagingServiceClient) (string, error) {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,18 +13,21 @@ import (
 // connections: a scanner or a misconfigured fleet must not fill the log.
 const refusalInterval = 10 * time.Second
 
-// refusals logs connections that were refused, at most one per interval.
+// refusals counts connections that were refused and logs them, at most one per
+// interval.
 type refusals struct {
-	log *slog.Logger
-	mu  struct {
+	log   *slog.Logger
+	total atomic.Uint64
+	mu    struct {
 		sync.Mutex
 		next       time.Time // no line before
 		suppressed int       // refusals since the last line
 	}
 }
 
-// add logs the refusal of peer, or counts it towards the next line.
-func (r *refusals) add(peer net.Addr, reason string, first []byte) {
+// add counts the refusal of peer, and logs it or counts it towards the next line.
+func (r *refusals) add(peer net.Addr, reason string, more slog.Attr) {
+	r.total.Add(1)
 	now := time.Now()
 	r.mu.Lock()
 	if now.Before(r.mu.next) {
@@ -36,5 +40,10 @@ func (r *refusals) add(peer net.Addr, reason string, first []byte) {
 	r.mu.next = now.Add(refusalInterval)
 	r.mu.Unlock()
 	r.log.Warn("connection refused",
-		"peer", peer.String(), "reason", reason, "first_bytes", hex.EncodeToString(first), "suppressed", suppressed)
+		"peer", peer.String(), "reason", reason, more, "suppressed", suppressed)
+}
+
+// firstBytes shows what a connection began with.
+func firstBytes(first []byte) slog.Attr {
+	return slog.String("first_bytes", hex.EncodeToString(first[:min(len(first), peekSize)]))
 }

@@ -47,7 +47,7 @@ func SelfSigned(dir string, log *slog.Logger) (*tls.Certificate, error) {
 			return nil, fmt.Errorf("self-signed certificate: %w", err)
 		}
 	}
-	cert, err := LoadCertificate(path, path)
+	cert, err := LoadCertificate(KeyPair{CertFile: path, KeyFile: path})
 	if err != nil {
 		return nil, fmt.Errorf("self-signed certificate (remove the file to have a new one made): %w", err)
 	}

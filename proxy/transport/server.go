@@ -5,9 +5,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 )
 
 // DefaultMaxRecvMsgSize is the largest request by default: a batch of bodies of
@@ -19,12 +19,25 @@ const (
 	// is 60 s; pings that come faster end the connection.
 	minPing = 10 * time.Second
 	// pingAfter and pingTimeout say how long a silent connection is kept before
-	// it is probed, and given up: leases and sessions of a dead peer end then.
-	pingAfter   = 60 * time.Second
+	// it is probed, and given up: leases and sessions of a dead peer end then. The
+	// kernel gives it up after pingTimeout when something was sent. A frame, or the
+	// headers of a call, that has not arrived as a whole is silence too.
+	pingAfter   = 30 * time.Second
 	pingTimeout = 20 * time.Second
+	// DeadPeerTimeout is how long a connection may last after its peer has died.
+	DeadPeerTimeout = pingAfter + pingTimeout
+	// idleAfter ends connections that carry no call for so long. An open stream is
+	// one, and so are heartbeats, which every SDK sends more often than that.
+	idleAfter = 10 * time.Minute
 
-	// A connection carries one long poll per assigned queue.
-	maxConcurrentStreams = 100_000
+	// A connection carries one long poll per assigned queue, and sends. What is
+	// above waits in the client.
+	maxConcurrentStreams = 10_000
+	// Windows: how much a client may send that no handler has taken yet, for each
+	// stream, unless a handler waits for a larger message, and for a connection, which
+	// only needs room for what is under way. gRPC would let the first grow to 16 MiB.
+	streamWindow     = 256 << 10
+	connectionWindow = 16 << 20
 	// The SDKs send under 2 KiB of headers; one of them doubles them per retry.
 	maxHeaderListSize = 64 << 10
 	// Workers keep their grown stacks between calls. When all are in long polls,
@@ -55,30 +68,22 @@ func ServerOptions(c ServerConfig) []grpc.ServerOption {
 	if c.ConnectionTimeout == 0 {
 		c.ConnectionTimeout = DefaultHandshakeTimeout
 	}
+	pool := NewBufferPool()
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(Codec{}),
+		grpc.ForceServerCodecV2(NewCodec(pool)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
 		grpc.MaxRecvMsgSize(c.MaxRecvMsgSize),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxHeaderListSize(maxHeaderListSize),
 		grpc.NumStreamWorkers(streamWorkers),
-		experimental.BufferPool(NewBufferPool()),
+		experimental.BufferPool(pool),
 		grpc.ConnectionTimeout(c.ConnectionTimeout),
 	}
-	if c.Credentials != nil {
-		opts = append(opts, grpc.Creds(c.Credentials))
+	if c.Credentials == nil {
+		c.Credentials = insecure.NewCredentials()
 	}
-	return opts
-}
-
-// NewBufferPool returns gRPC's pool with a tier for each power of two up to 4 MiB. The
-// default goes from 32 KiB to 1 MiB in one step and clears a buffer whole when it
-// hands it out: a request of 40 KiB would cost a megabyte of zeros.
-func NewBufferPool() mem.BufferPool {
-	pool, err := mem.NewBinaryTieredBufferPool(8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22)
-	if err != nil {
-		panic("BUG: tiers of the buffer pool: " + err.Error())
-	}
-	return pool
+	return append(opts, grpc.Creds(tracked{c.Credentials}))
 }

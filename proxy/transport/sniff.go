@@ -18,12 +18,13 @@ const (
 const (
 	// recordHandshake is the type of the TLS record a client begins with.
 	recordHandshake = 0x16
-	// http2Start is how the HTTP/2 connection preface begins; no HTTP/1 method
-	// begins like it.
-	http2Start = "PRI "
+	// http2Preface is what a client of HTTP/2 begins with; no HTTP/1 method begins
+	// like it. It is looked at as a whole: what only begins like it would be left
+	// to gRPC, which waits for the rest.
+	http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	// peekSize is how much of a connection is read before it is judged at the
 	// latest; what is read beyond the decision only serves the log line.
-	peekSize = 16
+	peekSize = len(http2Preface)
 )
 
 // sniff judges a connection by the bytes it began with, as early as it can.
@@ -33,9 +34,9 @@ func sniff(first []byte) protocol {
 		return undecided
 	case first[0] == recordHandshake:
 		return tlsHandshake
-	case bytes.HasPrefix(first, []byte(http2Start)):
+	case bytes.HasPrefix(first, []byte(http2Preface)):
 		return cleartextHTTP2
-	case strings.HasPrefix(http2Start, string(first)):
+	case strings.HasPrefix(http2Preface, string(first)):
 		return undecided
 	default:
 		return foreign
@@ -44,7 +45,7 @@ func sniff(first []byte) protocol {
 
 var (
 	httpMethods = []string{"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "PATCH ", "CONNECT ", "TRACE "}
-	proxyHeads  = []string{"PROXY ", "\r\n\r\n\x00\r\nQUIT\n"}
+	proxyHeads  = []string{proxyV1Start, proxyV2Start}
 )
 
 // describeForeign says for an operator what a connection that sniff called
@@ -56,7 +57,7 @@ func describeForeign(first []byte) string {
 		// which is below 16 MiB.
 		return "not HTTP/2: looks like the classic remoting protocol; use a RocketMQ 5 client, which speaks gRPC"
 	case beginsLike(first, proxyHeads):
-		return "not HTTP/2: looks like a PROXY protocol header; switch it off at the load balancer"
+		return "not HTTP/2: looks like a PROXY protocol header; switch it off at the balancer, or set proxy_protocol"
 	case beginsLike(first, httpMethods):
 		return "not HTTP/2: looks like HTTP/1; this port speaks gRPC only"
 	default:

@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"crypto/md5"
-	"encoding/hex"
 	"slices"
 	"time"
 
@@ -23,12 +21,11 @@ type Arrival struct {
 // and the strings of m, which the caller must not change afterwards.
 //
 // Properties are the user properties sorted by key, so equal messages have
-// equal bytes. System holds what the sender owns, in ascending field order. The
-// body digest is always computed here, over the body as sent, and a missing
-// body encoding becomes IDENTITY: several SDKs refuse a message without them.
-// What the server adds at delivery (store time and host, receipt handle, queue
-// and offset, invisible duration, attempt), the dead-letter origin, and fields
-// this version does not know are dropped.
+// equal bytes. System holds what the sender owns, in ascending field order. A
+// missing body encoding becomes IDENTITY: several SDKs refuse a message without
+// one. What the server adds at delivery (body digest, store time and host, receipt
+// handle, queue and offset, invisible duration, attempt), the dead-letter origin,
+// and fields this version does not know are dropped.
 //
 // The message type is taken as it is: a caller that derives a missing one
 // writes it into m first.
@@ -55,7 +52,7 @@ func FromProto(m *rmqpb.Message, a Arrival) *mq.Message {
 		buf = appendString(buf, entryKey, k)
 		buf = appendString(buf, entryValue, v)
 	}
-	buf = own.append(buf, sys, m.GetBody())
+	buf = own.append(buf, sys)
 	return &mq.Message{
 		ID:         sys.GetMessageId(),
 		Tag:        sys.GetTag(),
@@ -70,13 +67,6 @@ func FromProto(m *rmqpb.Message, a Arrival) *mq.Message {
 func entrySize(k, v string) int {
 	return sizeBytes(oneByteTag, len(k)) + sizeBytes(oneByteTag, len(v))
 }
-
-// digestSize is the encoded size of a Digest: a type below 128, and the text of
-// an MD5 sum.
-const (
-	checksumSize = 2 * md5.Size
-	digestSize   = (oneByteTag + 1) + (oneByteTag + 1 + checksumSize)
-)
 
 // An owned holds the sender's fields that have a stand-in, settled.
 type owned struct {
@@ -101,7 +91,7 @@ func ownFields(sys *rmqpb.SystemProperties, a Arrival) owned {
 
 // size is exactly what append appends.
 func (o owned) size(sys *rmqpb.SystemProperties) int {
-	n := sizeBytes(oneByteTag, digestSize) + sizeInt(oneByteTag, o.encoding) + sizeBytes(oneByteTag, o.born.size())
+	n := sizeInt(oneByteTag, o.encoding) + sizeBytes(oneByteTag, o.born.size())
 	if sys.Tag != nil {
 		n += sizeBytes(oneByteTag, len(*sys.Tag))
 	}
@@ -139,7 +129,7 @@ func (o owned) size(sys *rmqpb.SystemProperties) int {
 }
 
 // append appends the inside of the system properties, in ascending field order.
-func (o owned) append(b []byte, sys *rmqpb.SystemProperties, body []byte) []byte {
+func (o owned) append(b []byte, sys *rmqpb.SystemProperties) []byte {
 	if sys.Tag != nil {
 		b = appendString(b, systemTag, *sys.Tag)
 	}
@@ -149,7 +139,6 @@ func (o owned) append(b []byte, sys *rmqpb.SystemProperties, body []byte) []byte
 	if sys.MessageId != "" {
 		b = appendString(b, systemMessageID, sys.MessageId)
 	}
-	b = appendDigest(b, body)
 	b = appendInt(b, systemBodyEncoding, o.encoding)
 	if sys.MessageType != 0 {
 		b = appendInt(b, systemMessageType, int64(sys.MessageType))
@@ -175,23 +164,6 @@ func (o owned) append(b []byte, sys *rmqpb.SystemProperties, body []byte) []byte
 	}
 	if sys.Priority != nil {
 		b = appendInt(b, systemPriority, int64(*sys.Priority))
-	}
-	return b
-}
-
-// appendDigest appends the MD5 digest of body. The hex digits are upper case:
-// the SDKs compare texts.
-func appendDigest(b, body []byte) []byte {
-	sum := md5.Sum(body)
-	b = appendLen(b, systemBodyDigest, digestSize)
-	b = appendInt(b, digestType, int64(rmqpb.DigestType_MD5))
-	b = appendLen(b, digestChecksum, checksumSize)
-	start := len(b)
-	b = hex.AppendEncode(b, sum[:])
-	for i, c := range b[start:] {
-		if c >= 'a' {
-			b[start+i] = c - 'a' + 'A'
-		}
 	}
 	return b
 }

@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"crypto/md5"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +160,30 @@ func TestDigestIsUpperCaseMD5OfTheBodyAsSent(t *testing.T) {
 	require.Equal(t, rmqpb.DigestType_MD5, got.GetSystemProperties().GetBodyDigest().GetType())
 }
 
+func TestAStoredDigestIsDeliveredOnce(t *testing.T) {
+	for _, sent := range []*rmqpb.Message{typicalMessage(100), {Body: []byte("hello")}} {
+		m := FromProto(sent, arrival)
+		want, err := DecodeMessage(typicalTopic, m)
+		require.NoError(t, err)
+		digest := appendDigest(nil, m.Body)
+		at := len(m.System)
+		for b := m.System; len(b) > 0; { // where the digest belongs by its field number
+			field, _, n := protowire.ConsumeField(b)
+			if field > systemBodyDigest {
+				at = len(m.System) - len(b)
+				break
+			}
+			b = b[n:]
+		}
+		m.System = slices.Concat(m.System[:at], digest, m.System[at:])
+		got, err := DecodeMessage(typicalTopic, m)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(want, got), "%v\n%v", want, got)
+		frame := AppendDelivery(nil, typicalTopic, &mq.Delivery{Message: *m}, typicalFields)
+		require.Equal(t, 1, bytes.Count(frame, digest[4:]), "the digest goes out once")
+	}
+}
+
 func TestDamagedStoredBytesAreAnError(t *testing.T) {
 	m := FromProto(typicalMessage(10), arrival)
 	m.System = m.System[:len(m.System)-1]
@@ -246,7 +272,10 @@ func TestEndpointsCarryTheSchemeOfTheirHost(t *testing.T) {
 }
 
 func TestEndpointsWithoutHostOrPortAreRefused(t *testing.T) {
-	for _, hostport := range []string{"", "IPAuthority", "localhost", ":8081", "::1:8081", "[::1]", "h:0", "h:65536", "h:http", "h:-1", "h:"} {
+	for _, hostport := range []string{
+		"", "IPAuthority", "localhost", ":8081", "::1:8081", "[::1]", "h:0", "h:65536", "h:http", "h:-1", "h:",
+		"a b:1", "a\n:1", "a/b:1", "\x7f:1", strings.Repeat("h", 254) + ":1",
+	} {
 		_, err := EndpointsFor(hostport)
 		require.ErrorIs(t, err, mq.ErrInvalid, "%q", hostport)
 		require.ErrorContains(t, err, "endpoint")

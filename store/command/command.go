@@ -31,12 +31,15 @@ const (
 	KindChange      Kind = 8 // change invisible durations
 	KindExpire      Kind = 9 // end the leases whose time has passed
 	KindDeadLetter  Kind = 10
+	KindTrim        Kind = 11 // move the beginnings of queues
+	KindDrop        Kind = 12 // permit the log to begin later
+	KindPopLimited  Kind = 13 // a pop that keeps to an in-flight limit
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
-	KindExpire: "expire", KindDeadLetter: "dead-letter",
+	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop", KindPopLimited: "pop-limited",
 }
 
 // String returns the name of the kind.

@@ -24,6 +24,9 @@ func samples() map[command.Kind]encoder {
 		ID: "01AB", Tag: "red", Type: mq.Normal, Group: "g7",
 		Properties: []byte("properties"), System: []byte("system"), Body: []byte("body"),
 	}
+	pop := command.Pop{
+		Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5, After: 6, Tags: []string{"blue", "red"},
+	}
 	return map[command.Kind]encoder{
 		command.KindTopic:       &command.Topic{Time: 1, ID: 2, Name: name, Queues: 8, Version: 3},
 		command.KindTopicDelete: &command.TopicDelete{Time: 1, ID: 2},
@@ -32,10 +35,9 @@ func samples() map[command.Kind]encoder {
 		},
 		command.KindGroupDelete: &command.GroupDelete{Time: 1, ID: 2},
 		command.KindAppend:      &command.Append{Time: 1, Topic: 2, Queue: 3, Messages: []*mq.Message{msg, {ID: "x"}}},
-		command.KindPop: &command.Pop{
-			Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5, After: 6, Tags: []string{"blue", "red"},
-		},
-		command.KindAck: &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
+		command.KindPop:         &pop,
+		command.KindPopLimited:  &command.LimitedPop{Pop: pop, InFlight: 8},
+		command.KindAck:         &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
 		command.KindChange: &command.Change{Time: 1, Topic: 2, Group: 3, Changes: []command.LeaseChange{
 			{LeaseRef: lease, Invisible: 4, Reason: mq.Nack},
 		}},
@@ -43,6 +45,8 @@ func samples() map[command.Kind]encoder {
 		command.KindDeadLetter: &command.DeadLetter{
 			Time: 1, Lease: lease, Group: 2, Topic: 3, Target: 4, Queue: 0, Message: msg,
 		},
+		command.KindTrim: &command.Trim{Time: 1, Topic: 2, Queues: []command.QueueTrim{{Queue: 3, Min: 1 << 40, Kept: 5}, {}}},
+		command.KindDrop: &command.Drop{Time: 1, First: 1 << 40, Index: 2},
 	}
 }
 
@@ -64,8 +68,17 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 	case command.KindPop:
 		c, err := command.DecodePop(payload)
 		return c.Append(nil), err
+	case command.KindPopLimited:
+		c, err := command.DecodeLimitedPop(payload)
+		return c.Append(nil), err
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
+		return c.Append(nil), err
+	case command.KindTrim:
+		c, err := command.DecodeTrim(payload)
+		return c.Append(nil), err
+	case command.KindDrop:
+		c, err := command.DecodeDrop(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)
@@ -112,9 +125,7 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 }
 
 func TestEveryKindDecodesToWhatWasEncoded(t *testing.T) {
-	for kind := command.KindTopic; kind <= command.KindDeadLetter; kind++ {
-		c := samples()[kind]
-		require.NotNil(t, c, "no sample of kind %s", kind)
+	for kind, c := range samples() {
 		payload := c.Append(nil)
 		again, err := decode(kind, payload)
 		require.NoError(t, err, "%s", kind)
@@ -150,15 +161,36 @@ func TestGoldenBytesOfVersion1(t *testing.T) {
 	golden, err := os.ReadFile(filepath.Join("testdata", "v1.hex"))
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(golden)), "\n")
-	require.Len(t, lines, int(command.KindDeadLetter))
-	for i, line := range lines {
-		kind := command.Kind(i + 1)
+	named := map[string]encoder{}
+	for kind, c := range samples() {
+		require.NotContains(t, kind.String(), "Kind", "a kind without a name")
+		named[kind.String()] = c
+	}
+	require.Len(t, lines, len(named))
+	for _, line := range lines {
 		name, text, _ := strings.Cut(line, " ")
-		require.Equal(t, kind.String(), name)
+		require.Contains(t, named, name)
 		want, err := hex.DecodeString(text)
 		require.NoError(t, err)
-		require.Equal(t, want, samples()[kind].Append(nil), "%s", kind)
+		require.Equal(t, want, named[name].Append(nil), name)
 	}
+}
+
+func TestTrimsThatMeanNothingAreRefused(t *testing.T) {
+	purge := command.Trim{Time: 1, Topic: 2, Purge: true}
+	got, err := command.DecodeTrim(purge.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, purge, got)
+	unknown := purge.Append(nil)
+	unknown[12] = 2 // a way to trim that this program does not know
+	_, err = command.DecodeTrim(unknown)
+	require.ErrorIs(t, err, command.ErrCorrupt)
+	purge.Queues = []command.QueueTrim{{}}
+	_, err = command.DecodeTrim(purge.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "a purge is of all queues")
+	many := append(purge.Append(nil)[:12], 0, 0xff, 0xff, 0x03)
+	_, err = command.DecodeTrim(many)
+	require.ErrorIs(t, err, command.ErrCorrupt)
 }
 
 func TestFlippedBitInAStoredMessageIsFound(t *testing.T) {

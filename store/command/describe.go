@@ -44,10 +44,10 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return describeAppend(payload)
 	case KindPop:
 		c, err := DecodePop(payload)
-		return []slog.Attr{
-			id("topic", c.Topic), id("group", c.Group), slog.Int("max", int(c.Max)),
-			slog.Duration("invisible", time.Duration(c.Invisible)), slog.Any("tags", c.Tags), slog.Uint64("after", c.After),
-		}, err
+		return describePop(&c), err
+	case KindPopLimited:
+		c, err := DecodeLimitedPop(payload)
+		return append(describePop(&c.Pop), slog.Int("in_flight", int(c.InFlight))), err
 	case KindAck:
 		return describeAck(payload)
 	case KindChange:
@@ -61,11 +61,28 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			id("topic", v.Topic), id("group", v.Group), slog.String("lease", v.Lease.String()),
 			id("target", v.Target), slog.String("message", string(v.Message.ID)),
 		}, err
+	case KindTrim:
+		c, err := DecodeTrim(payload)
+		queues := make([]string, len(c.Queues))
+		for i, q := range c.Queues {
+			queues[i] = q.String()
+		}
+		return []slog.Attr{id("topic", c.Topic), slog.Bool("purge", c.Purge), slog.Any("queues", queues)}, err
+	case KindDrop:
+		c, err := DecodeDrop(payload)
+		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err
 	}
 	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
 }
 
 func id[T mq.TopicID | mq.GroupID](name string, v T) slog.Attr { return slog.Uint64(name, uint64(v)) }
+
+func describePop(c *Pop) []slog.Attr {
+	return []slog.Attr{
+		id("topic", c.Topic), id("group", c.Group), slog.Int("max", int(c.Max)),
+		slog.Duration("invisible", time.Duration(c.Invisible)), slog.Any("tags", c.Tags), slog.Uint64("after", c.After),
+	}
+}
 
 func describeAppend(payload []byte) ([]slog.Attr, error) {
 	v, err := ViewAppend(payload)

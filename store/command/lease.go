@@ -48,6 +48,11 @@ func (c *Pop) Append(dst []byte) []byte {
 // DecodePop decodes what Pop.Append wrote.
 func DecodePop(b []byte) (Pop, error) {
 	r := reader{b: b}
+	c := r.pop()
+	return c, r.done(KindPop)
+}
+
+func (r *reader) pop() Pop {
 	c := Pop{
 		Time: int64(r.u64()), Topic: mq.TopicID(r.u32()), Group: mq.GroupID(r.u32()),
 		Max: int32(r.u32()), Bytes: r.u32(), Invisible: int64(r.u64()), Scan: int32(r.u32()), After: r.u64(),
@@ -61,7 +66,26 @@ func DecodePop(b []byte) (Pop, error) {
 			}
 		}
 	}
-	return c, r.done(KindPop)
+	return c
+}
+
+// LimitedPop is a Pop that takes nothing from a queue of which the group has
+// InFlight messages under lease already.
+type LimitedPop struct {
+	Pop
+	InFlight int32 // 0: no limit
+}
+
+// Append appends the encoding of c.
+func (c *LimitedPop) Append(dst []byte) []byte {
+	return binary.BigEndian.AppendUint32(c.Pop.Append(dst), uint32(c.InFlight))
+}
+
+// DecodeLimitedPop decodes what LimitedPop.Append wrote.
+func DecodeLimitedPop(b []byte) (LimitedPop, error) {
+	r := reader{b: b}
+	c := LimitedPop{Pop: r.pop(), InFlight: int32(r.u32())}
+	return c, r.done(KindPopLimited)
 }
 
 // A LeaseRef names one delivery of one message.

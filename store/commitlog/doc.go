@@ -7,7 +7,7 @@
 // against a second process: the caller makes sure that a directory is open
 // once.
 //
-// The shard's goroutine is the one writer. Sync, ReadAt, Scan and DropBefore
+// The shard's goroutine is the one writer. Sync, ReadAt, Scan, Roll and DropBefore
 // may be called from any goroutine at any time. All I/O goes through a vfs.FS
 // whose files permit WriteAt, ReadAt and SyncData to overlap.
 //

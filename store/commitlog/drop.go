@@ -2,6 +2,34 @@ package commitlog
 
 import "fmt"
 
+// OldestNeeded returns the segment that must stay, with those behind it, for every
+// record that begins at pos or later to stay. pos may be where a record ends. The log
+// must be open.
+func (l *Log) OldestNeeded(pos Pos) SegmentInfo {
+	infos := l.Segments()
+	i := len(infos) - 1
+	// Behind the last record of a sealed segment there is only its seal.
+	for i > 0 && pos < infos[i].Base-sealFrameSize {
+		i--
+	}
+	return infos[i]
+}
+
+// Roll goes on in a new segment, so that the one that was active can be dropped. A
+// segment without records stays as it is. It may be called from any goroutine. An
+// error other than that of a closed log has stopped it.
+func (l *Log) Roll() error {
+	l.write.Lock()
+	defer l.write.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if l.write.out == l.sync.active.firstRecord() {
+		return nil
+	}
+	return l.roll()
+}
+
 // DropBefore removes the segments that lie wholly below pos, oldest first. The
 // active segment stays, whatever pos is. Reads under way finish; later ones get
 // ErrTrimmed. The first error ends the work, with what was removed until then.

@@ -167,6 +167,9 @@ func (l *Log) First() Pos {
 	return t[0].firstRecord()
 }
 
+// SegmentSize is the largest size of a segment file.
+func (l *Log) SegmentSize() int64 { return l.opts.SegmentSize }
+
 // MaxPayload is the size of the largest payload a record may have.
 func (l *Log) MaxPayload() int64 { return maxPayload(l.opts.SegmentSize) }
 

@@ -2,6 +2,7 @@ package commitlog
 
 import (
 	"errors"
+	iofs "io/fs"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -224,6 +225,82 @@ func TestDropBeforeRemovesWholeSealedSegmentsOnly(t *testing.T) {
 		n = 0
 		require.NoError(t, l.Scan(l.First(), checker(segs[len(segs)-1].FirstIndex, &n)))
 	})
+}
+
+func TestRollGoesOnInANewSegmentUnlessThereIsNothingToLeave(t *testing.T) {
+	onEachFS(t, func(t *testing.T, fs vfs.FS, dir string) {
+		o := Options{FS: fs, Dir: dir, SegmentSize: 1 << 20}
+		l := mustOpen(t, o)
+		require.NoError(t, l.Roll())
+		require.Len(t, l.Segments(), 1)
+		out := mustAppend(t, l, 100)
+		require.NoError(t, l.Roll())
+		require.NoError(t, l.Roll())
+		require.Len(t, l.Segments(), 2)
+		require.Equal(t, l.Appended(), l.Flushed())
+		p := make([]byte, 100)
+		require.NoError(t, l.ReadAt(p, out[0].PayloadPos))
+		mustAppend(t, l, 100)
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, l.Roll(), mq.ErrStopped)
+		l = mustOpen(t, o)
+		requireRecords(t, l, 2)
+		require.NoError(t, l.DropBefore(l.Segments()[1].Base))
+		var n uint64
+		require.NoError(t, l.Scan(l.First(), checker(2, &n)))
+		require.Equal(t, uint64(1), n)
+	})
+}
+
+func TestOldestNeededIsTheSegmentThatHoldsTheFirstRecordFromAPosition(t *testing.T) {
+	l := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 4096, ZeroFill: -1})
+	var all []Appended
+	for range 20 {
+		all = append(all, mustAppend(t, l, 1500)...)
+	}
+	segs := l.Segments()
+	require.Len(t, segs, 10)
+	for i, a := range all {
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.Pos), "from record %d on", i)
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.PayloadPos))
+		require.Equal(t, segs[i/2], l.OldestNeeded(a.Next-1))
+		require.Equal(t, segs[min((i+1)/2, 9)], l.OldestNeeded(a.Next), "behind record %d", i)
+	}
+	require.Equal(t, segs[0], l.OldestNeeded(0))
+	require.NoError(t, l.DropBefore(segs[3].Base))
+	require.Equal(t, segs[3], l.OldestNeeded(0))
+	require.NoError(t, l.Roll())
+	require.NotEqual(t, segs[9].Base, l.OldestNeeded(all[19].Next).Base, "the segment that was left holds nothing from there on")
+}
+
+func TestOldestReadsTheHeaderOfTheFirstSegmentOnly(t *testing.T) {
+	fs := vfs.NewMem()
+	_, err := Oldest(fs, "log")
+	require.ErrorIs(t, err, iofs.ErrNotExist)
+	o := Options{FS: fs, Dir: "log", SegmentSize: 4096, ZeroFill: -1}
+	l := mustOpen(t, o)
+	for range 20 {
+		mustAppend(t, l, 1500)
+	}
+	for _, drop := range []int{0, 3} {
+		require.NoError(t, l.DropBefore(l.Segments()[drop].Base))
+		want := l.Segments()[0]
+		want.End, want.Sealed = 0, false
+		got, err := Oldest(fs, "log")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, l.Close())
+	oldest, err := Oldest(fs, "log")
+	require.NoError(t, err)
+	f, err := fs.OpenReadWrite(l.opts.FS.PathJoin("log", segmentName(oldest.Base)), writeCategory)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{1}, 20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	var bad *CorruptionError
+	_, err = Oldest(fs, "log")
+	require.ErrorAs(t, err, &bad)
 }
 
 func TestTermIsKeptAndMayNotFall(t *testing.T) {

@@ -111,7 +111,7 @@ func TestCloseUnderLoadWaitsForEverybody(t *testing.T) {
 			first, err := l.Append(entriesFrom(1, 500))
 			require.NoError(t, err)
 			var wg sync.WaitGroup
-			started := make(chan struct{}, 5)
+			started := make(chan struct{}, 6)
 			load := func(fn func() error) {
 				wg.Go(func() {
 					for i := 0; ; i++ {
@@ -132,7 +132,8 @@ func TestCloseUnderLoadWaitsForEverybody(t *testing.T) {
 			load(func() error { return readPlace(l, place{first[0], 500}) })
 			load(func() error { return l.Scan(0, func(Record) error { return nil }) })
 			load(func() error { return l.DropBefore(0) })
-			for range 5 {
+			load(l.Roll)
+			for range 6 {
 				<-started
 			}
 			require.NoError(t, l.Close())

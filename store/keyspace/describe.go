@@ -20,6 +20,9 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 			slog.Uint64("position", s.Pos), slog.Uint64("index", s.Index),
 			slog.Time("time", time.Unix(0, s.Time).UTC()), slog.Uint64("redeliveries", s.Ready),
 		}, err
+	case prefixBegin:
+		b, err := DecodeBegin(val)
+		return "log-begin", []slog.Attr{slog.Uint64("position", b.Pos), slog.Uint64("index", b.Index)}, err
 	case prefixTopic:
 		attrs, err := command.Describe(command.KindTopic, val)
 		return "topic", attrs, err
@@ -30,6 +33,8 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 		return "gone", []slog.Attr{slog.String("key", fmt.Sprintf("%x", key[1:]))}, nil
 	case prefixEntry:
 		return describeEntry(key, val)
+	case prefixEnds:
+		return describeEnds(key, val)
 	case prefixSub:
 		s, err := DecodeSubKey(key)
 		return "subscription", subAttrs(s), err
@@ -57,6 +62,18 @@ func describeEntry(key, val []byte) (string, []slog.Attr, error) {
 		slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)),
 		slog.Int64("offset", int64(offset)), slog.Uint64("position", e.Pos), slog.Uint64("size", uint64(e.Size)),
 		slog.Time("stored", time.Unix(0, e.StoreTime).UTC()), slog.String("tag", string(e.Tag)),
+	}, err
+}
+
+func describeEnds(key, val []byte) (string, []slog.Attr, error) {
+	q, err := DecodeEndsKey(key)
+	if err != nil {
+		return "ends", nil, err
+	}
+	e, err := DecodeEnds(val)
+	return "ends", []slog.Attr{
+		slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)),
+		slog.Int64("min", int64(e.Min)), slog.Int64("kept", int64(e.Kept)), slog.Int64("next", int64(e.Next)),
 	}, err
 }
 

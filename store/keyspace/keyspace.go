@@ -7,6 +7,7 @@
 package keyspace
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,11 +22,13 @@ const Version = 1
 // The prefixes. One letter each; never reused for another meaning.
 const (
 	prefixState    = 'a' // the one state record
+	prefixBegin    = 'b' // the one record of where the log may begin
 	prefixEntry    = 'c' // ConsumeQueue: topic, queue, offset -> Entry
 	prefixGroup    = 'g' // group -> registration (a command.Group payload)
 	prefixLease    = 'l' // in flight: group, topic, queue, offset -> Lease
 	prefixGone     = 'n' // kind, id of a deleted topic or group -> empty
 	prefixProgress = 'p' // group, topic, queue -> next offset to deliver
+	prefixEnds     = 'q' // topic, queue -> Ends, once a trim has moved them
 	prefixReady    = 'r' // redelivery: group, topic, sequence -> queue, offset
 	prefixSub      = 's' // group, topic -> empty: the group has received from the topic
 	prefixTopic    = 't' // topic -> registration (a command.Topic payload)
@@ -57,6 +60,16 @@ type Ref struct {
 	Sub
 	Queue  mq.QueueID
 	Offset mq.QueueOffset
+}
+
+// Compare orders subs as their keys are ordered.
+func (s Sub) Compare(other Sub) int {
+	return cmp.Or(cmp.Compare(s.Group, other.Group), cmp.Compare(s.Topic, other.Topic))
+}
+
+// Compare orders refs as their keys are ordered.
+func (r Ref) Compare(other Ref) int {
+	return cmp.Or(r.Sub.Compare(other.Sub), cmp.Compare(r.Queue, other.Queue), cmp.Compare(r.Offset, other.Offset))
 }
 
 // State is what the views say about themselves. It is written in the same batch
@@ -102,6 +115,30 @@ func DecodeState(b []byte) (State, error) {
 	s.Time = int64(binary.BigEndian.Uint64(b[20:]))
 	s.Ready = binary.BigEndian.Uint64(b[28:])
 	return s, nil
+}
+
+// A Begin says where the log may begin: what came before is needed no more. A log that
+// begins later has lost segments; without a Begin it has its first record.
+type Begin struct {
+	// Pos is the position of a segment, Index that of its first record.
+	Pos   uint64
+	Index uint64
+}
+
+// BeginKey is the key of the Begin.
+func BeginKey() []byte { return []byte{prefixBegin} }
+
+// AppendBegin appends the encoding of b.
+func AppendBegin(dst []byte, b Begin) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(dst, b.Pos), b.Index)
+}
+
+// DecodeBegin decodes what AppendBegin wrote.
+func DecodeBegin(b []byte) (Begin, error) {
+	if len(b) != 8+8 {
+		return Begin{}, corrupt("beginning of the log", b)
+	}
+	return Begin{Pos: binary.BigEndian.Uint64(b), Index: binary.BigEndian.Uint64(b[8:])}, nil
 }
 
 func appendSub(dst []byte, s Sub) []byte {

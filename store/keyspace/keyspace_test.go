@@ -94,6 +94,17 @@ func TestKeysAndValuesRoundTrip(t *testing.T) {
 		gotS, err := keyspace.DecodeState(keyspace.AppendState(nil, s))
 		require.NoError(t, err)
 		require.Equal(t, s, gotS)
+		b := keyspace.Begin{Pos: when, Index: e.Group}
+		gotB, err := keyspace.DecodeBegin(keyspace.AppendBegin(nil, b))
+		require.NoError(t, err)
+		require.Equal(t, b, gotB)
+		gotQ, err = keyspace.DecodeEndsKey(keyspace.AppendEndsKey(nil, q))
+		require.NoError(t, err)
+		require.Equal(t, q, gotQ)
+		ends := keyspace.Ends{Min: r.Offset / 2, Kept: r.Offset / 3, Next: r.Offset}
+		gotE2, err := keyspace.DecodeEnds(keyspace.AppendEnds(nil, ends))
+		require.NoError(t, err)
+		require.Equal(t, ends, gotE2)
 	})
 }
 
@@ -127,6 +138,13 @@ func TestNewerVersionOfTheViewsIsRefusedAsSuch(t *testing.T) {
 	require.NotErrorIs(t, err, keyspace.ErrCorrupt)
 }
 
+func TestEndsOutOfOrderAreRefused(t *testing.T) {
+	for _, bad := range []keyspace.Ends{{Min: 1, Kept: 2, Next: 3}, {Min: 3, Kept: 2, Next: 2}, {Min: -1, Kept: -1}} {
+		_, err := keyspace.DecodeEnds(keyspace.AppendEnds(nil, bad))
+		require.ErrorIs(t, err, keyspace.ErrCorrupt)
+	}
+}
+
 // FuzzDescribe: no key or value makes a decoder panic.
 func FuzzDescribe(f *testing.F) {
 	r := keyspace.Ref{Sub: keyspace.Sub{Group: 1, Topic: 2}, Queue: 3, Offset: 4}
@@ -135,6 +153,8 @@ func FuzzDescribe(f *testing.F) {
 	f.Add(keyspace.AppendEntryKey(nil, keyspace.Queue{}, 0), keyspace.AppendEntry(nil, &keyspace.Entry{Tag: []byte("t")}))
 	f.Add(keyspace.AppendReadyKey(nil, r.Sub, 1), keyspace.AppendReady(nil, 1, 2))
 	f.Add(keyspace.AppendDueKey(nil, 1, r), []byte{})
+	f.Add(keyspace.AppendEndsKey(nil, keyspace.Queue{Topic: 1, Queue: 2}), keyspace.AppendEnds(nil, keyspace.Ends{Next: 3}))
+	f.Add(keyspace.BeginKey(), keyspace.AppendBegin(nil, keyspace.Begin{Pos: 1, Index: 2}))
 	f.Add(keyspace.AppendProgressKey(nil, r.Sub, 1), keyspace.AppendOffset(nil, 2))
 	f.Fuzz(func(_ *testing.T, key, val []byte) {
 		_, _, _ = keyspace.Describe(key, val)

@@ -192,13 +192,15 @@ func DecodeOffset(b []byte) (mq.QueueOffset, error) {
 	return mq.QueueOffset(binary.BigEndian.Uint64(b)), nil
 }
 
-// SubPrefixes returns the prefixes of everything kept for s, for deleting it by
-// range: lease records, redeliveries, used-up messages and progress.
-func SubPrefixes(s Sub) [][]byte {
+// DeliveryPrefixes returns the prefixes of everything that s has under delivery, for
+// deleting it by range: lease records, redeliveries and used-up messages.
+func DeliveryPrefixes(s Sub) [][]byte {
 	return [][]byte{
 		appendSub(append([]byte(nil), prefixLease), s),
 		appendSub(append([]byte(nil), prefixReady), s),
 		appendSub(append([]byte(nil), prefixUsedUp), s),
-		appendSub(append([]byte(nil), prefixProgress), s),
 	}
 }
+
+// ProgressPrefix returns what the key of every progress of s starts with.
+func ProgressPrefix(s Sub) []byte { return appendSub([]byte{prefixProgress}, s) }

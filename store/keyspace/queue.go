@@ -71,6 +71,57 @@ func DecodeEntry(b []byte) (Entry, error) {
 	}, nil
 }
 
+// Ends say where a queue begins and ends, as of the last trim that moved them. A
+// queue without them begins at 0. Entries behind Next came since.
+type Ends struct {
+	// Min is the first offset that is delivered for the first time, and counted.
+	Min mq.QueueOffset
+	// Kept is the first offset that has an entry; not above Min. What lies between
+	// was under delivery when the trim was made.
+	Kept mq.QueueOffset
+	// Next is the offset of the next message.
+	Next mq.QueueOffset
+}
+
+// AppendEndsKey appends the key of the ends of a queue.
+func AppendEndsKey(dst []byte, q Queue) []byte {
+	return binary.BigEndian.AppendUint32(AppendTopicEndsPrefix(dst, q.Topic), uint32(q.Queue))
+}
+
+// AppendTopicEndsPrefix appends what every key of ends of the topic starts with.
+func AppendTopicEndsPrefix(dst []byte, t mq.TopicID) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, prefixEnds), uint32(t))
+}
+
+// DecodeEndsKey decodes the key of the ends of a queue.
+func DecodeEndsKey(b []byte) (Queue, error) {
+	if len(b) != 1+4+4 || b[0] != prefixEnds {
+		return Queue{}, corrupt("queue ends key", b)
+	}
+	return Queue{Topic: mq.TopicID(binary.BigEndian.Uint32(b[1:])), Queue: decodeQueue(b[5:])}, nil
+}
+
+// AppendEnds appends the encoding of e.
+func AppendEnds(dst []byte, e Ends) []byte {
+	return AppendOffset(AppendOffset(AppendOffset(dst, e.Min), e.Kept), e.Next)
+}
+
+// DecodeEnds decodes what AppendEnds wrote.
+func DecodeEnds(b []byte) (Ends, error) {
+	if len(b) != 3*8 {
+		return Ends{}, corrupt("queue ends", b)
+	}
+	e := Ends{
+		Min:  mq.QueueOffset(binary.BigEndian.Uint64(b)),
+		Kept: mq.QueueOffset(binary.BigEndian.Uint64(b[8:])),
+		Next: mq.QueueOffset(binary.BigEndian.Uint64(b[16:])),
+	}
+	if e.Kept < 0 || e.Kept > e.Min || e.Min > e.Next {
+		return Ends{}, corrupt("queue ends", b)
+	}
+	return e, nil
+}
+
 // AppendTopicKey appends the key of a topic's registration.
 func AppendTopicKey(dst []byte, t mq.TopicID) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixTopic), uint32(t))
@@ -80,6 +131,12 @@ func AppendTopicKey(dst []byte, t mq.TopicID) []byte {
 func AppendGroupKey(dst []byte, g mq.GroupID) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixGroup), uint32(g))
 }
+
+// EntryKeys returns the bounds of all queue entries.
+func EntryKeys() (lower, upper []byte) { return []byte{prefixEntry}, []byte{prefixEntry + 1} }
+
+// EndsKeys returns the bounds of all ends of queues.
+func EndsKeys() (lower, upper []byte) { return []byte{prefixEnds}, []byte{prefixEnds + 1} }
 
 // TopicKeys returns the bounds of the topic registrations.
 func TopicKeys() (lower, upper []byte) { return []byte{prefixTopic}, []byte{prefixTopic + 1} }

@@ -87,6 +87,9 @@ func (m *Machine) Due(now int64) (bool, error) {
 			continue
 		}
 		m.due.next = int64(when)
+		// The seconds before have none, and no lease that begins from now on ends
+		// before now: what lies below are the keys of leases that were settled.
+		m.due.low = max(m.due.low, min(when, uint64(now)))
 		return int64(when) <= now, nil
 	}
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -17,19 +18,98 @@ type sub struct {
 	loaded   bool
 
 	leased, ready, usedUp int64
-	// readyLow is below the sequence of every redelivery: the keys before it
-	// are tombstones that no seek should have to step over.
-	readyLow uint64
+	leasedIn              []int32               // leased by queue; missing is 0
+	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any
+	// readyLow is not above the sequence of any redelivery, and readyLast not
+	// below: the keys before are tombstones that no seek should have to step over.
+	readyLow, readyLast uint64
+	// passed says for a filter up to which sequence no redelivery is wanted. A
+	// filter that is missing begins at the first.
+	passed map[string]uint64
+	// heldUp: a look or a pop left messages in a queue at its in-flight limit,
+	// and no delivery has ended since.
+	heldUp bool
 }
 
-func (s *sub) count(state keyspace.LeaseState, n int64) {
+// usedUp is how many used-up messages a queue has, and an offset below which it
+// has none.
+type usedUp struct {
+	n   int64
+	low mq.QueueOffset
+}
+
+// countUsedUp counts one more or one less.
+func (m *Machine) countUsedUp(s *sub, queue mq.QueueID, offset mq.QueueOffset, n int64) {
+	u, ok := s.usedUpIn[queue]
+	switch {
+	case !ok || n > 0 && offset < u.low:
+		u.low = offset
+	case n < 0 && offset == u.low:
+		u.low++
+	}
+	u.n += n
+	if u.n > 0 {
+		if s.usedUpIn == nil {
+			s.usedUpIn = map[mq.QueueID]usedUp{}
+		}
+		s.usedUpIn[queue] = u
+		m.withUsedUp[s.id] = s
+		return
+	}
+	if delete(s.usedUpIn, queue); len(s.usedUpIn) == 0 {
+		delete(m.withUsedUp, s.id)
+	}
+}
+
+// passedFilters bounds how many filters a sub remembers.
+const passedFilters = 64
+
+// pass notes that no redelivery up to seq is wanted by the filter.
+func (s *sub) pass(filter []byte, seq uint64) {
+	if _, ok := s.passed[string(filter)]; !ok {
+		if s.passed == nil || len(s.passed) >= passedFilters {
+			s.passed = map[string]uint64{}
+		}
+	}
+	s.passed[string(filter)] = seq
+}
+
+// leasedOf returns how many messages of the queue are leased.
+func (s *sub) leasedOf(queue mq.QueueID) int32 {
+	if int(queue) < len(s.leasedIn) {
+		return s.leasedIn[queue]
+	}
+	return 0
+}
+
+// allAtLimit reports whether every one of the topic's queues is at the limit.
+func (s *sub) allAtLimit(limit int32, queues int) bool {
+	if limit == 0 || len(s.leasedIn) < queues {
+		return false
+	}
+	for _, n := range s.leasedIn {
+		if n < limit {
+			return false
+		}
+	}
+	return true
+}
+
+// count counts n more records in a state: one more, or one less.
+func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n int64) {
+	queue := ref.Queue
 	switch state {
 	case keyspace.Leased:
 		s.leased += n
+		if missing := int(queue) + 1 - len(s.leasedIn); missing > 0 {
+			s.leasedIn = append(s.leasedIn, make([]int32, missing)...)
+		}
+		s.leasedIn[queue] += int32(n)
 	case keyspace.Ready:
 		s.ready += n
 	case keyspace.UsedUp:
 		s.usedUp += n
+		m.countUsedUp(s, queue, ref.Offset, n)
 	}
 }
 
@@ -67,6 +147,9 @@ func (m *Machine) applyGroup(rec Record) error {
 	} else if g.Version >= c.Version {
 		return nil
 	}
+	for _, s := range m.byGroup[c.ID] {
+		s.passed = nil // with a lower limit some are used up, wanted or not
+	}
 	m.groups[c.ID] = &c
 	m.key, m.val = keyspace.AppendGroupKey(m.key[:0], c.ID), c.Append(m.val[:0])
 	return m.set(m.key, m.val)
@@ -94,6 +177,24 @@ func (m *Machine) applyGroupDelete(rec Record, res *Result) error {
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Group == c.ID })
 }
 
+// addSub makes room for what the group does with the topic.
+func (m *Machine) addSub(id keyspace.Sub) *sub {
+	s := &sub{id: id, readyLow: 1}
+	m.subs[id] = s
+	m.byGroup[id.Group] = append(m.byGroup[id.Group], s)
+	return s
+}
+
+// removeSub undoes addSub.
+func (m *Machine) removeSub(id keyspace.Sub) {
+	delete(m.subs, id)
+	delete(m.withUsedUp, id)
+	list := slices.DeleteFunc(m.byGroup[id.Group], func(s *sub) bool { return s.id == id })
+	if m.byGroup[id.Group] = list; len(list) == 0 {
+		delete(m.byGroup, id.Group)
+	}
+}
+
 // sub returns what the group does with the topic, and fixes where it starts on
 // the queues that exist when it asks for the first time.
 func (m *Machine) sub(g *command.Group, t *topic) (*sub, error) {
@@ -114,8 +215,8 @@ func (m *Machine) sub(g *command.Group, t *topic) (*sub, error) {
 		}
 		starts[i] = start
 	}
-	s := &sub{id: id, loaded: true, readyLow: 1, progress: make([]mq.QueueOffset, len(starts))}
-	m.subs[id] = s
+	s := m.addSub(id)
+	s.loaded, s.progress = true, make([]mq.QueueOffset, len(starts))
 	m.key = keyspace.AppendSubKey(m.key[:0], id)
 	if err := m.set(m.key, nil); err != nil {
 		return nil, err
@@ -196,9 +297,5 @@ func (m *Machine) offsetAt(id keyspace.Queue, q queue, at int64) (mq.QueueOffset
 
 // entry reads one ConsumeQueue entry of what was committed. Its Tag is a copy.
 func (m *Machine) entry(id keyspace.Queue, offset mq.QueueOffset) (keyspace.Entry, bool, error) {
-	return get(m.db, keyspace.AppendEntryKey(nil, id, offset), func(b []byte) (keyspace.Entry, error) {
-		e, err := keyspace.DecodeEntry(b)
-		e.Tag = append([]byte(nil), e.Tag...)
-		return e, err
-	})
+	return entry(m.db, id, offset)
 }

@@ -1,7 +1,12 @@
 package machine
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -17,10 +22,48 @@ func (m *Machine) lease(ref keyspace.Ref) (keyspace.Lease, bool, error) {
 	return get(m.db, m.key, keyspace.DecodeLease)
 }
 
+// leasesOf returns the lease records of refs, the zero Lease where there is none,
+// effects of the batch included. It goes through the lease keys once, in their
+// order: to look each of many up by itself would be to search the views as often.
+func (m *Machine) leasesOf(refs []keyspace.Ref) (_ []keyspace.Lease, err error) {
+	order := make([]int, len(refs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return refs[a].Compare(refs[b]) })
+	lower, upper := keyspace.LeaseKeys()
+	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	found := make([]keyspace.Lease, len(refs))
+	for _, i := range order {
+		if l, ok := m.leases[refs[i]]; ok {
+			found[i] = l
+			continue
+		}
+		m.key = keyspace.AppendLeaseKey(m.key[:0], refs[i])
+		m.val = append(append(m.val[:0], m.key...), 0)
+		// The limit keeps a key that is not there from being a walk over deleted ones.
+		if it.SeekGEWithLimit(m.key, m.val) != pebble.IterValid || !bytes.Equal(it.Key(), m.key) {
+			continue
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, err
+		}
+		if found[i], err = keyspace.DecodeLease(v); err != nil {
+			return nil, err
+		}
+	}
+	return found, it.Error()
+}
+
 // unindex removes what leads to the record from the index of its state. The
 // record itself is replaced or deleted by the caller.
 func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, -1)
+	m.count(s, l.State, ref, -1)
 	switch l.State {
 	case keyspace.Leased:
 		m.due.remove(l.When)
@@ -35,7 +78,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 
 // put writes the record and its index key.
 func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
-	s.count(l.State, 1)
+	m.count(s, l.State, ref, 1)
 	m.val = m.val[:0]
 	switch l.State {
 	case keyspace.Leased:
@@ -44,7 +87,8 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	case keyspace.Ready:
 		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
 		m.val = keyspace.AppendReady(m.val, ref.Queue, ref.Offset)
-		m.Effects.Ready = append(m.Effects.Ready, ref.Sub)
+		s.readyLast = l.When
+		m.Effects.ready(ref.Sub)
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 		m.Effects.UsedUp = append(m.Effects.UsedUp, ref)
@@ -58,8 +102,18 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	return m.set(m.key, m.val)
 }
 
+// freed tells those who wait for room in the in-flight limit, if there are any,
+// that a delivery which was in state is over.
+func (m *Machine) freed(s *sub, state keyspace.LeaseState) {
+	if s.heldUp && state == keyspace.Leased {
+		s.heldUp = false
+		m.Effects.Freed = append(m.Effects.Freed, s.id)
+	}
+}
+
 // drop deletes the record and its index key: the delivery is over.
 func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
+	m.freed(s, l.State)
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
@@ -72,6 +126,7 @@ func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 // end moves a record whose delivery failed: on to the next attempt, or to the
 // used-up messages when there is none left.
 func (m *Machine) end(s *sub, ref keyspace.Ref, l keyspace.Lease, maxAttempts mq.Attempt) error {
+	m.freed(s, l.State)
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
@@ -166,6 +221,7 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 		if l.Nacked {
 			return nil // repeated
 		}
+		m.freed(s, l.State)
 		if err := m.unindex(s, ref, l); err != nil {
 			return err
 		}
@@ -192,7 +248,7 @@ func visibleAt(now, invisible int64) uint64 {
 	return uint64(now + min(max(invisible, 0), never-1-now))
 }
 
-func (m *Machine) applyExpire(rec Record) error {
+func (m *Machine) applyExpire(rec Record, res *Result) error {
 	c, err := command.DecodeExpire(rec.Payload)
 	if err != nil {
 		return err
@@ -204,13 +260,15 @@ func (m *Machine) applyExpire(rec Record) error {
 	if err != nil {
 		return err
 	}
+	res.Ended = len(refs)
+	leases, err := m.leasesOf(refs)
+	if err != nil {
+		return err
+	}
 	for i, ref := range refs {
-		l, found, err := m.lease(ref)
-		if err != nil {
-			return err
-		}
+		l := leases[i]
 		s, g := m.subs[ref.Sub], m.groups[ref.Group]
-		if !found || s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
+		if s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
 			// The topic or group was deleted under the lease.
 			m.key = keyspace.AppendDueKey(m.key[:0], times[i], ref)
 			if err := m.del(m.key); err != nil {

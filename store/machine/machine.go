@@ -45,9 +45,19 @@ type Result struct {
 	// behind the redelivery After.
 	More  bool
 	After uint64
+	// Trimmed counts the messages that a trim has put below the beginnings of their
+	// queues, whether or not any group still wanted them.
+	Trimmed uint64
 	// Settled has one answer for each delivery of an ack or change, nil or a
 	// sentinel of mq.
 	Settled []error
+	// Ended is how many leases an expire has ended.
+	Ended int
+	// Full says that a pop left messages in queues at their in-flight limit.
+	Full bool
+	// Left says that a pop delivered as much as it may, and that there is more in
+	// the queues or to be delivered again, wanted or not.
+	Left bool
 }
 
 func (r *Result) reset() {
@@ -68,15 +78,35 @@ type Popped struct {
 type Effects struct {
 	// Arrived lists the new messages by topic and tag.
 	Arrived []Arrival
-	// Ready lists the groups that have a redelivery they did not have before.
-	Ready []keyspace.Sub
+	// Ready counts the redeliveries that groups did not have before.
+	Ready []Readied
+	// Freed lists the groups that a look or pop found at their in-flight limit
+	// and that have settled something since.
+	Freed []keyspace.Sub
 	// UsedUp lists the messages that wait for a dead-letter copy.
 	UsedUp []keyspace.Ref
 	// Gone says that a topic or group was deleted.
 	Gone bool
+	// Topics says that a topic was registered, changed or deleted.
+	Topics bool
 	// Lost counts the deliveries that were dropped because their message is no
 	// longer stored.
 	Lost uint64
+}
+
+// Readied says how many messages became ready to be delivered again to a group.
+type Readied struct {
+	keyspace.Sub
+	N int
+}
+
+// ready counts a redelivery.
+func (e *Effects) ready(sub keyspace.Sub) {
+	if n := len(e.Ready); n > 0 && e.Ready[n-1].Sub == sub {
+		e.Ready[n-1].N++
+		return
+	}
+	e.Ready = append(e.Ready, Readied{sub, 1})
 }
 
 // An Arrival is one new message. Tag aliases the command's payload.
@@ -87,7 +117,7 @@ type Arrival struct {
 
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
-	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], UsedUp: e.UsedUp[:0]}
+	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0]}
 }
 
 // leaseCache bounds how many lease records are kept in memory between commits.
@@ -99,11 +129,19 @@ type Machine struct {
 	batch *pebble.Batch
 	state keyspace.State // as of the last command applied whole
 	dirty bool           // batch holds effects
+	// unreadable: what the batch deletes would still be found by the next command, so
+	// it is committed as soon as this one is whole.
+	unreadable bool
 
+	begin  keyspace.Begin
 	topics map[mq.TopicID]*topic
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*sub
 	due    due
+	// byGroup has the subs of each group, in the order of their beginning.
+	byGroup map[mq.GroupID][]*sub
+	// withUsedUp has the subs with messages that wait for a dead-letter copy.
+	withUsedUp map[keyspace.Sub]*sub
 
 	// leases caches lease records by what was last written or read; a zero
 	// State says that the record was deleted by the batch.
@@ -115,7 +153,7 @@ type Machine struct {
 	// Written counts the bytes of effects that were committed.
 	Written uint64
 
-	key, val []byte // scratch
+	key, val, tags []byte // scratch
 }
 
 // Open reads the state in db. An empty db is the state before the first command.
@@ -128,6 +166,10 @@ func Open(db *pebble.DB) (*Machine, error) {
 		topics: map[mq.TopicID]*topic{},
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*sub{},
+
+		byGroup:    map[mq.GroupID][]*sub{},
+		withUsedUp: map[keyspace.Sub]*sub{},
+
 		leases: map[keyspace.Ref]keyspace.Lease{},
 		due:    newDue(),
 	}
@@ -139,12 +181,22 @@ func Open(db *pebble.DB) (*Machine, error) {
 
 // ReadState returns what the views in db say about themselves; the zero State when
 // nothing was applied to them.
-func ReadState(db *pebble.DB) (keyspace.State, error) {
+func ReadState(db pebble.Reader) (keyspace.State, error) {
 	state, _, err := get(db, keyspace.StateKey(), keyspace.DecodeState)
 	if err != nil {
 		return state, fmt.Errorf("state of the views: %w", err)
 	}
 	return state, nil
+}
+
+// ReadBegin returns where the views in db let the log begin; the zero Begin says at its
+// first record.
+func ReadBegin(db pebble.Reader) (keyspace.Begin, error) {
+	begin, _, err := get(db, keyspace.BeginKey(), keyspace.DecodeBegin)
+	if err != nil {
+		return begin, fmt.Errorf("beginning of the log: %w", err)
+	}
+	return begin, nil
 }
 
 func (m *Machine) load() error {
@@ -154,6 +206,9 @@ func (m *Machine) load() error {
 	}
 	if state.Index > 0 {
 		m.state = state
+	}
+	if m.begin, err = ReadBegin(m.db); err != nil {
+		return err
 	}
 	lower, upper := keyspace.TopicKeys()
 	err = m.scan(lower, upper, func(_, v []byte) error {
@@ -176,7 +231,7 @@ func (m *Machine) load() error {
 	lower, upper = keyspace.SubKeys()
 	err = m.scan(lower, upper, func(k, _ []byte) error {
 		id, err := keyspace.DecodeSubKey(k)
-		m.subs[id] = &sub{id: id, readyLow: 1}
+		m.addSub(id)
 		return err
 	})
 	if err != nil {
@@ -196,17 +251,24 @@ func (m *Machine) load() error {
 		if s == nil {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
-		s.count(l.State, 1)
-		if l.State == keyspace.Leased {
+		m.count(s, l.State, ref, 1)
+		switch l.State {
+		case keyspace.Leased:
 			m.due.add(l.When)
+		case keyspace.Ready:
+			s.readyLast = max(s.readyLast, l.When)
 		}
 		return nil
 	})
 }
 
 // scan calls fn for every key from lower to before upper.
-func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) (err error) {
-	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) error {
+	return scan(m.db, lower, upper, fn)
+}
+
+func scan(views pebble.Reader, lower, upper []byte, fn func(k, v []byte) error) (err error) {
+	it, err := views.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return err
 	}
@@ -224,7 +286,7 @@ func (m *Machine) scan(lower, upper []byte, fn func(k, v []byte) error) (err err
 }
 
 // get reads and decodes one value.
-func get[T any](db *pebble.DB, key []byte, decode func([]byte) (T, error)) (v T, found bool, err error) {
+func get[T any](db pebble.Reader, key []byte, decode func([]byte) (T, error)) (v T, found bool, err error) {
 	b, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return v, false, nil
@@ -235,6 +297,9 @@ func get[T any](db *pebble.DB, key []byte, decode func([]byte) (T, error)) (v T,
 	v, err = decode(b)
 	return v, true, errors.Join(err, closer.Close())
 }
+
+// LogBegin returns where the log may begin; the zero Begin says at its first record.
+func (m *Machine) LogBegin() keyspace.Begin { return m.begin }
 
 // State returns what the views say about themselves after the last command.
 func (m *Machine) State() keyspace.State { return m.state }
@@ -269,9 +334,15 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	case command.KindChange:
 		err = m.applyChange(rec, res)
 	case command.KindExpire:
-		err = m.applyExpire(rec)
+		err = m.applyExpire(rec, res)
+	case command.KindPopLimited:
+		err = m.applyLimitedPop(rec, res)
 	case command.KindDeadLetter:
 		err = m.applyDeadLetter(rec, res)
+	case command.KindTrim:
+		err = m.applyTrim(rec, res)
+	case command.KindDrop:
+		err = m.applyDrop(rec)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}
@@ -280,6 +351,10 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	}
 	m.state.Pos, m.state.Index, m.state.Time = rec.Next, rec.Index, max(now, m.state.Time)
 	m.dirty = true
+	if m.unreadable {
+		m.unreadable = false
+		return m.Commit()
+	}
 	return nil
 }
 

@@ -90,7 +90,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %d %v %v %d %v", res.Err, res.First, res.Popped, res.More, res.After, res.Settled)
+	return fmt.Sprintf("%v %d %v %v %d %v %v %d", res.Err, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -156,7 +156,8 @@ func (h *history) send(*rapid.T) {
 }
 
 func (h *history) pop(*rapid.T) {
-	c := command.Pop{
+	c := command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
+	c.Pop = command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
 		Bytes:     rapid.SampledFrom([]uint32{0, 1, 50, 1000}).Draw(h.t, "bytes"),
@@ -167,21 +168,24 @@ func (h *history) pop(*rapid.T) {
 	for range 100 {
 		h.tick()
 		c.Time = h.now
-		may := true
-		if c.After == 0 && rapid.Bool().Draw(h.t, "ask first") {
-			require.NoError(h.t, h.m.Commit())
-			var err error
-			may, err = h.m.MayPop(c.Group, c.Topic)
-			require.NoError(h.t, err)
+		if rapid.Bool().Draw(h.t, "look first") {
+			look := h.lookFirst(c)
+			if !look.May {
+				if !look.More {
+					return
+				}
+				c.After = look.After
+				continue
+			}
+			c.After = look.After
 		}
-		if !may {
-			got, _, ok := h.model.pop(c, uint64(len(h.log))+1)
-			require.True(h.t, ok)
-			require.Empty(h.t, got, "MayPop said there was nothing")
-			return
+		var res machine.Result
+		if c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit") {
+			res = h.apply(command.KindPop, &c.Pop)
+		} else {
+			res = h.apply(command.KindPopLimited, &c)
 		}
-		res := h.apply(command.KindPop, &c)
-		want, more, ok := h.model.pop(c, uint64(len(h.log)))
+		want, ok := h.model.pop(c, uint64(len(h.log)))
 		if !ok {
 			require.Error(h.t, res.Err)
 			return
@@ -196,13 +200,39 @@ func (h *history) pop(*rapid.T) {
 				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: mq.PopID(c.Time)},
 			})
 		}
-		require.Equal(h.t, want, got)
-		require.Equal(h.t, more, res.More)
-		if !more {
+		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
+		require.NoError(h.t, h.m.Commit())
+		c.After = 0
+		look, err := h.m.Look(&c)
+		require.NoError(h.t, err)
+		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
+		if !res.More {
 			return
 		}
 		c.After = res.After
 	}
+}
+
+// lookFirst looks before a pop, and proves on a copy of the model that what the
+// look leaves out comes to nothing.
+func (h *history) lookFirst(c command.LimitedPop) machine.Look {
+	require.NoError(h.t, h.m.Commit())
+	look, err := h.m.Look(&c)
+	require.NoError(h.t, err)
+	require.GreaterOrEqual(h.t, look.After, c.After)
+	require.False(h.t, h.model.skipped(c, look.After) && !look.Full, "the look went past a redelivery for the pop")
+	if look.May || look.More {
+		return look
+	}
+	// The scan limit of a look is spent in another order.
+	before := h.model.state(c)
+	c.Scan = 1000
+	got, ok := h.model.pop(c, uint64(len(h.log))+1)
+	require.True(h.t, ok)
+	require.Empty(h.t, got.popped, "the look saw nothing")
+	require.Equal(h.t, got.full, look.Full)
+	require.Equal(h.t, before, h.model.state(c), "the look saw no effect")
+	return look
 }
 
 // stored returns the id of the message at the position a pop names.
@@ -343,6 +373,41 @@ func (h *history) remove(*rapid.T) {
 	}
 }
 
+// trim moves beginnings. Mostly it keeps what is under delivery, as a shard does that
+// has room; now and then it does not, and what is not stored is not delivered again.
+func (h *history) trim(*rapid.T) {
+	c := &command.Trim{Time: h.tick(), Topic: h.drawTopic()}
+	hard := rapid.SampledFrom([]bool{false, false, true}).Draw(h.t, "hard")
+	for range rapid.IntRange(0, 3).Draw(h.t, "queues") {
+		q := keyspace.Queue{Topic: c.Topic, Queue: mq.QueueID(rapid.IntRange(-1, 4).Draw(h.t, "queue"))}
+		least := rapid.IntRange(-1, 30).Draw(h.t, "min")
+		kept := rapid.IntRange(0, 30).Draw(h.t, "kept")
+		if held := h.model.held(q); held >= 0 && !hard {
+			kept = min(kept, held)
+		}
+		c.Queues = append(c.Queues, command.QueueTrim{Queue: q.Queue, Min: mq.QueueOffset(least), Kept: mq.QueueOffset(kept)})
+	}
+	h.trimmed(c)
+}
+
+func (h *history) purge(*rapid.T) {
+	if rapid.SampledFrom([]bool{true, false, false}).Draw(h.t, "really") {
+		h.trimmed(&command.Trim{Time: h.tick(), Topic: h.drawTopic(), Purge: true})
+		h.removed = true // the index keys of what was under delivery stay until their time
+	}
+}
+
+func (h *history) trimmed(c *command.Trim) {
+	res := h.apply(command.KindTrim, c)
+	want := h.model.trim(c)
+	if want < 0 {
+		require.ErrorIs(h.t, res.Err, mq.ErrTopicNotFound)
+		return
+	}
+	require.NoError(h.t, res.Err)
+	require.Equal(h.t, uint64(want), res.Trimmed)
+}
+
 func (h *history) commit(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
 	h.m.Effects.Reset()
@@ -372,6 +437,48 @@ func (h *history) check(*rapid.T) {
 		require.NoError(h.t, err)
 		require.Equal(h.t, h.model.backlogs(id), got, "backlog of group %d", id)
 	}
+	for id := mq.TopicID(1); id <= 3; id++ {
+		h.checkQueues(id)
+	}
+	var used []keyspace.Ref
+	for after := (keyspace.Ref{}); ; after = used[len(used)-1] {
+		page, err := h.m.UsedUp(after, 2)
+		require.NoError(h.t, err)
+		if used = append(used, page...); len(page) == 0 {
+			break
+		}
+	}
+	require.Equal(h.t, h.model.usedUp(), used)
+}
+
+// checkQueues compares the ends of the queues, and which entries there are.
+func (h *history) checkQueues(id mq.TopicID) {
+	got, err := h.m.Queues(id)
+	require.NoError(h.t, err)
+	queues := h.model.topics[id]
+	require.Len(h.t, got, len(queues))
+	stored := map[mq.QueueID][]mq.QueueOffset{}
+	it, err := h.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendTopicEntriesPrefix(nil, id), UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, id)),
+	})
+	require.NoError(h.t, err)
+	for ok := it.First(); ok; ok = it.Next() {
+		q, offset, err := keyspace.DecodeEntryKey(it.Key())
+		require.NoError(h.t, err)
+		stored[q.Queue] = append(stored[q.Queue], offset)
+	}
+	require.NoError(h.t, it.Close())
+	for i, q := range queues {
+		begin := h.model.begin(id, i)
+		require.Equal(h.t, mq.QueueRange{
+			Queue: mq.QueueID(i), Min: mq.QueueOffset(begin.min), Next: mq.QueueOffset(len(q)),
+		}, got[i])
+		var want []mq.QueueOffset
+		for offset := begin.kept; offset < len(q); offset++ {
+			want = append(want, mq.QueueOffset(offset))
+		}
+		require.Equal(h.t, want, stored[mq.QueueID(i)], "entries of queue %d of topic %d", i, id)
+	}
 }
 
 // drain proves that nothing is stuck: with time passing, every message that a
@@ -392,7 +499,7 @@ func (h *history) drain() {
 				}
 				c := command.Pop{Time: h.tick(), Topic: topic, Group: g, Max: 1000, Invisible: 1, Scan: 100_000}
 				h.apply(command.KindPop, &c)
-				h.model.pop(c, uint64(len(h.log)))
+				h.model.pop(command.LimitedPop{Pop: c}, uint64(len(h.log)))
 			}
 			for _, b := range h.model.backlogs(g) {
 				left += b.Ready + b.InFlight
@@ -431,7 +538,7 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"remove": h.remove, "commit": h.commit, "crash": h.restart, "": h.look,
+				"remove": h.remove, "trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

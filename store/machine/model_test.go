@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 // without indexes, caches, batches or a disk.
 type model struct {
 	topics map[mq.TopicID][][]modelMessage // by queue
+	begins map[keyspace.Queue]modelBegin   // absent: 0
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*modelSub
 	seq    uint64
@@ -21,6 +23,9 @@ type model struct {
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool
 }
+
+// modelBegin is where a queue begins: min for deliveries, kept for what is stored.
+type modelBegin struct{ min, kept int }
 
 type modelMessage struct {
 	id, tag string
@@ -36,6 +41,7 @@ type modelSub struct {
 func newModel() *model {
 	return &model{
 		topics: map[mq.TopicID][][]modelMessage{},
+		begins: map[keyspace.Queue]modelBegin{},
 		groups: map[mq.GroupID]*command.Group{},
 		subs:   map[keyspace.Sub]*modelSub{},
 
@@ -55,9 +61,65 @@ func (m *model) topic(c *command.Topic) {
 	m.topics[c.ID] = queues
 }
 
+func (m *model) begin(topic mq.TopicID, queue int) modelBegin {
+	return m.begins[keyspace.Queue{Topic: topic, Queue: mq.QueueID(queue)}]
+}
+
+// trim reports how many messages are no longer delivered, -1 without the topic.
+func (m *model) trim(c *command.Trim) int {
+	queues, ok := m.topics[c.Topic]
+	if !ok {
+		return -1
+	}
+	trims := c.Queues
+	if c.Purge {
+		for i, q := range queues {
+			end := mq.QueueOffset(len(q))
+			trims = append(trims, command.QueueTrim{Queue: mq.QueueID(i), Min: end, Kept: end})
+		}
+		for sub, s := range m.subs {
+			if sub.Topic == c.Topic {
+				clear(s.leases)
+			}
+		}
+	}
+	sum := 0
+	for _, trim := range trims {
+		if trim.Queue < 0 || int(trim.Queue) >= len(queues) {
+			continue
+		}
+		key := keyspace.Queue{Topic: c.Topic, Queue: trim.Queue}
+		b := m.begins[key]
+		before := b.min
+		b.min = min(max(b.min, int(trim.Min)), len(queues[trim.Queue]))
+		b.kept = min(max(b.kept, int(trim.Kept)), b.min)
+		m.begins[key] = b
+		sum += b.min - before
+	}
+	return sum
+}
+
+// held returns the smallest offset of the queue that is under delivery, or -1.
+func (m *model) held(q keyspace.Queue) int {
+	least := -1
+	for _, s := range m.subs {
+		for ref := range s.leases {
+			if ref.Topic == q.Topic && ref.Queue == q.Queue && (least < 0 || int(ref.Offset) < least) {
+				least = int(ref.Offset)
+			}
+		}
+	}
+	return least
+}
+
 func (m *model) deleteTopic(id mq.TopicID) {
 	delete(m.topics, id)
 	m.goneTopics[id] = true
+	for q := range m.begins {
+		if q.Topic == id {
+			delete(m.begins, q)
+		}
+	}
 	for sub := range m.subs {
 		if sub.Topic == id {
 			delete(m.subs, sub)
@@ -94,8 +156,8 @@ func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
 	if s == nil {
 		s = &modelSub{leases: map[keyspace.Ref]*keyspace.Lease{}}
 		m.subs[id] = s
-		for _, q := range m.topics[topic] {
-			start := 0
+		for i, q := range m.topics[topic] {
+			start := m.begin(topic, i).min
 			switch g.Start {
 			case mq.StartLatest:
 				start = len(q)
@@ -126,10 +188,27 @@ type modelPopped struct {
 	attempt mq.Attempt
 }
 
-func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more bool, ok bool) {
+// A modelPop is what a pop comes to.
+type modelPop struct {
+	popped []modelPopped
+	more   bool
+	full   bool // a queue at its in-flight limit has messages that are wanted
+}
+
+// leased counts the messages of a queue that consumers have.
+func (s *modelSub) leased(queue mq.QueueID) (n int32) {
+	for ref, l := range s.leases {
+		if ref.Queue == queue && l.State == keyspace.Leased {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) {
 	g, queues := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || queues == nil {
-		return nil, false, false
+		return modelPop{}, false
 	}
 	s := m.sub(g, c.Topic)
 	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
@@ -141,9 +220,10 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 		l.Nacked = false
 		s.leases[ref] = l
 		bytes += queues[ref.Queue][ref.Offset].size
-		popped = append(popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
+		res.popped = append(res.popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
 	}
-	full := func() bool { return len(popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
+	full := func() bool { return len(res.popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
+	atLimit := func(queue mq.QueueID) bool { return c.InFlight > 0 && s.leased(queue) >= c.InFlight }
 	scan := c.Scan
 	for _, ref := range s.in(keyspace.Ready) {
 		l := s.leases[ref]
@@ -154,39 +234,96 @@ func (m *model) pop(c command.Pop, index uint64) (popped []modelPopped, more boo
 			break
 		}
 		if scan <= 0 {
-			more = true
+			res.more = true
 			break
 		}
 		scan--
-		if l.Attempt >= g.MaxAttempts {
+		switch {
+		case res.full && atLimit(ref.Queue):
+		case l.Attempt >= g.MaxAttempts:
 			l.State, l.When = keyspace.UsedUp, 0
-		} else if wants(queues[ref.Queue][ref.Offset].tag) {
+		case int(ref.Offset) < m.begin(c.Topic, int(ref.Queue)).kept:
+			delete(s.leases, ref) // lost
+		case !wants(queues[ref.Queue][ref.Offset].tag):
+		case atLimit(ref.Queue):
+			res.full = true
+		default:
 			deliver(ref, l)
 		}
 	}
 	if full() {
-		return popped, more, true
+		return res, true
 	}
 	for i := range queues {
 		q := (int(modelTurn(index)%uint64(len(queues))) + i) % len(queues)
+		s.progress[q] = max(s.progress[q], m.begin(c.Topic, q).min)
 		if s.progress[q] >= len(queues[q]) {
+			continue
+		}
+		if scan > 0 && len(c.Tags) == 0 && atLimit(mq.QueueID(q)) {
+			res.full = true
 			continue
 		}
 		for ; s.progress[q] < len(queues[q]) && !full(); s.progress[q]++ {
 			if scan <= 0 {
-				return popped, true, true
+				res.more = true
+				return res, true
 			}
 			scan--
-			if wants(queues[q][s.progress[q]].tag) {
-				ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
-				deliver(ref, &keyspace.Lease{First: c.Time})
+			if !wants(queues[q][s.progress[q]].tag) {
+				continue
 			}
+			if atLimit(mq.QueueID(q)) {
+				res.full = true
+				break
+			}
+			ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
+			deliver(ref, &keyspace.Lease{First: c.Time})
 		}
 		if full() {
 			break
 		}
 	}
-	return popped, more, true
+	return res, true
+}
+
+// skipped says whether a pop that begins behind the redelivery `after` leaves out
+// one behind its own After that is for it, or that is used up.
+func (m *model) skipped(c command.LimitedPop, after uint64) bool {
+	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
+	if s == nil {
+		return false
+	}
+	for _, ref := range s.in(keyspace.Ready) {
+		l, tag := s.leases[ref], m.topics[c.Topic][ref.Queue][ref.Offset].tag
+		if l.When > c.After && l.When <= after && (len(c.Tags) == 0 || slices.Contains(c.Tags, tag) || l.Attempt >= m.groups[c.Group].MaxAttempts) {
+			return true
+		}
+	}
+	return false
+}
+
+// state is everything of a sub, for comparison.
+func (m *model) state(c command.LimitedPop) string {
+	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
+	if s == nil {
+		return "none"
+	}
+	leases := map[keyspace.Ref]keyspace.Lease{}
+	for ref, l := range s.leases {
+		leases[ref] = *l
+	}
+	progress := make([]int, len(m.topics[c.Topic]))
+	for i := range progress {
+		progress[i] = m.begin(c.Topic, i).min // not recorded before something is delivered
+		if i < len(s.progress) {
+			progress[i] = max(progress[i], s.progress[i])
+		}
+	}
+	for len(progress) > 0 && progress[len(progress)-1] == 0 {
+		progress = progress[:len(progress)-1] // of queues that were added, maybe
+	}
+	return fmt.Sprint(progress, leases) // in the order of their keys
 }
 
 // modelTurn is the finalizer of SplitMix64: part of what records mean.
@@ -299,6 +436,15 @@ func (m *model) nextDue() int64 {
 	return next
 }
 
+// usedUp lists what waits for a dead-letter copy, in the order of the keys.
+func (m *model) usedUp() (refs []keyspace.Ref) {
+	for _, s := range m.subs {
+		refs = append(refs, s.in(keyspace.UsedUp)...)
+	}
+	slices.SortFunc(refs, compareRefs)
+	return refs
+}
+
 // backlogs returns what mq.Backlogs must.
 func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 	var list []mq.Backlog
@@ -322,7 +468,7 @@ func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 			if i < len(s.progress) {
 				progress = s.progress[i]
 			}
-			b.Ready += int64(len(q) - progress)
+			b.Ready += int64(len(q) - max(progress, m.begin(sub.Topic, i).min))
 		}
 		list = append(list, b)
 	}

@@ -11,48 +11,40 @@ import (
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
-// MayPop reports whether a pop of the group could change anything: deliver,
-// move past messages that do not match, or fix the start of a new group. It
-// changes nothing itself, and is called after Commit.
-func (m *Machine) MayPop(group mq.GroupID, id mq.TopicID) (bool, error) {
-	g, t := m.groups[group], m.topics[id]
-	if g == nil || t == nil {
-		return true, nil // the command answers with what is missing
-	}
-	s := m.subs[keyspace.Sub{Group: group, Topic: id}]
-	if s == nil {
-		return true, nil
-	}
-	if s.ready > 0 {
-		return true, nil
-	}
-	if err := m.loadQueues(t); err != nil {
-		return false, err
-	}
-	if err := m.loadProgress(s, t); err != nil {
-		return false, err
-	}
-	for i := range t.queues {
-		if s.progress[i] < t.queues[i].next {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // A pop in progress.
 type pop struct {
-	command.Pop
+	command.LimitedPop
 	g   *command.Group
 	t   *topic
 	s   *sub
 	res *Result
 	// bytes is what the messages delivered so far take.
 	bytes uint64
+	// heldUp: a message that is wanted was left in a queue at its in-flight limit.
+	heldUp bool
 }
 
 func (p *pop) full() bool {
 	return len(p.res.Popped) >= int(p.Max) || p.Bytes > 0 && p.bytes >= uint64(p.Bytes)
+}
+
+// left reports whether the group has anything of the topic to receive.
+func (p *pop) left() bool {
+	if p.s.ready > 0 {
+		return true
+	}
+	for i, q := range p.t.queues {
+		if max(p.s.progress[i], q.min) < q.next {
+			return true
+		}
+	}
+	return false
+}
+
+// atLimit reports whether the group may be given no more messages of the queue
+// before it has settled some.
+func (p *pop) atLimit(queue mq.QueueID) bool {
+	return p.InFlight > 0 && p.s.leasedOf(queue) >= p.InFlight
 }
 
 func (p *pop) wants(tag []byte) bool {
@@ -67,6 +59,18 @@ func (m *Machine) applyPop(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
+	return m.pop(rec, command.LimitedPop{Pop: c}, res)
+}
+
+func (m *Machine) applyLimitedPop(rec Record, res *Result) error {
+	c, err := command.DecodeLimitedPop(rec.Payload)
+	if err != nil {
+		return err
+	}
+	return m.pop(rec, c, res)
+}
+
+func (m *Machine) pop(rec Record, c command.LimitedPop, res *Result) error {
 	g, t := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil {
 		res.Err = groupNotFound(c.Group)
@@ -83,17 +87,21 @@ func (m *Machine) applyPop(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
-	p := &pop{Pop: c, g: g, t: t, s: s, res: res}
+	p := &pop{LimitedPop: c, g: g, t: t, s: s, res: res}
 	res.After = c.After
 	if s.ready > 0 {
 		if err := m.popReady(p); err != nil {
 			return err
 		}
 	}
-	if p.full() {
-		return nil
+	if !p.full() {
+		if err := m.popNew(p, mix(rec.Index)); err != nil {
+			return err
+		}
 	}
-	return m.popNew(p, mix(rec.Index))
+	res.Full, res.Left = p.heldUp, p.full() && p.left()
+	s.heldUp = s.heldUp || p.heldUp
+	return nil
 }
 
 // popReady delivers messages again, in the order in which they became ready.
@@ -108,6 +116,7 @@ func (m *Machine) popReady(p *pop) error {
 		return err
 	}
 	defer func() { _ = it.Close() }() // read errors are in it.Error
+	passing := m.passing(p)
 	for ok := it.First(); ok && !p.full(); ok = it.Next() {
 		if p.Scan <= 0 {
 			p.res.More = true
@@ -130,13 +139,19 @@ func (m *Machine) popReady(p *pop) error {
 		if fromHead = fromHead && taken; fromHead {
 			p.s.readyLow = seq + 1
 		}
+		if passing && !p.heldUp {
+			p.s.pass(m.filter(p.Tags), seq)
+		}
 	}
 	return it.Error()
 }
 
-// redeliver delivers one ready message unless the filter does not want it, and
-// reports whether the message is no longer ready.
+// redeliver delivers one ready message unless the filter does not want it or its
+// queue is at its limit, and reports whether the message is no longer ready.
 func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, err error) {
+	if p.heldUp && p.atLimit(ref.Queue) {
+		return false, nil // there is nothing more to find out
+	}
 	l, found, err := m.lease(ref)
 	if err != nil {
 		return false, err
@@ -157,6 +172,10 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		return true, m.drop(p.s, ref, l)
 	}
 	if !p.wants(e.Tag) {
+		return false, nil
+	}
+	if p.atLimit(ref.Queue) {
+		p.heldUp = true
 		return false, nil
 	}
 	if err := m.unindex(p.s, ref, l); err != nil {
@@ -208,6 +227,10 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 			p.res.More = true
 			return nil
 		}
+		if len(p.Tags) == 0 && p.atLimit(queue) {
+			p.heldUp = true
+			continue
+		}
 		if it == nil {
 			var err error
 			it, err = m.db.NewIter(&pebble.IterOptions{
@@ -222,8 +245,10 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 		if err != nil {
 			return err
 		}
-		if err := m.setProgress(p.s, queue, next); err != nil {
-			return err
+		if next != start {
+			if err := m.setProgress(p.s, queue, next); err != nil {
+				return err
+			}
 		}
 		if p.full() {
 			return nil
@@ -259,10 +284,15 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 		if err != nil {
 			return 0, err
 		}
-		next = offset + 1
 		if !p.wants(e.Tag) {
+			next = offset + 1
 			continue
 		}
+		if p.atLimit(queue) {
+			p.heldUp = true
+			return next, nil
+		}
+		next = offset + 1
 		ref := keyspace.Ref{Sub: p.s.id, Queue: queue, Offset: offset}
 		if err := m.deliver(p, ref, &e, keyspace.Lease{Attempt: 1, First: p.Time}); err != nil {
 			return 0, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -30,11 +31,8 @@ func (m *Machine) Queues(id mq.TopicID) ([]mq.QueueRange, error) {
 // ordered by topic.
 func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 	var list []mq.Backlog
-	for id, s := range m.subs {
-		if id.Group != group {
-			continue
-		}
-		t := m.topics[id.Topic]
+	for _, s := range m.byGroup[group] {
+		t := m.topics[s.id.Topic]
 		if t == nil {
 			continue
 		}
@@ -44,7 +42,7 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 		if err := m.loadProgress(s, t); err != nil {
 			return nil, err
 		}
-		b := mq.Backlog{Topic: id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
+		b := mq.Backlog{Topic: s.id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
 		for i, q := range t.queues {
 			b.Ready += int64(q.next - min(max(s.progress[i], q.min), q.next))
 		}
@@ -56,11 +54,37 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 
 // UsedUp returns up to limit messages behind after that wait for a dead-letter
 // copy, in the order of their keys. It is called after Commit.
+//
+// Such keys come and go, and a scan over all of them would walk over those that
+// have gone. It looks only where there are some, from the first one there may be.
 func (m *Machine) UsedUp(after keyspace.Ref, limit int) ([]keyspace.Ref, error) {
 	var refs []keyspace.Ref
-	_, upper := keyspace.UsedUpKeys()
-	lower := append(keyspace.AppendUsedUpKey(nil, after), 0)
-	err := m.scan(lower, upper, func(k, _ []byte) error {
+	subs := slices.SortedFunc(maps.Keys(m.withUsedUp), keyspace.Sub.Compare)
+	for _, id := range subs {
+		s := m.withUsedUp[id]
+		for _, queue := range slices.Sorted(maps.Keys(s.usedUpIn)) {
+			from := keyspace.Ref{Sub: id, Queue: queue, Offset: s.usedUpIn[queue].low}
+			if from.Compare(after) <= 0 {
+				from = after
+				from.Offset++
+			}
+			if from.Sub != id || from.Queue != queue {
+				continue // after is behind the queue
+			}
+			found, err := m.usedUpOf(from, min(limit-len(refs), int(s.usedUpIn[queue].n)))
+			if refs = append(refs, found...); err != nil || len(refs) == limit {
+				return refs, err
+			}
+		}
+	}
+	return refs, nil
+}
+
+// usedUpOf returns up to limit used-up messages of one queue, from an offset on.
+func (m *Machine) usedUpOf(from keyspace.Ref, limit int) (refs []keyspace.Ref, err error) {
+	end := from
+	end.Offset = math.MaxInt64
+	err = m.scan(keyspace.AppendUsedUpKey(nil, from), keyspace.AppendUsedUpKey(nil, end), func(k, _ []byte) error {
 		ref, err := keyspace.DecodeUsedUpKey(k)
 		if refs = append(refs, ref); err == nil && len(refs) == limit {
 			err = errStopScan

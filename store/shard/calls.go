@@ -83,6 +83,16 @@ func (s *Shard) DeleteTopic(ctx context.Context, id mq.TopicID) error {
 	return s.do(ctx, r)
 }
 
+// PurgeTopic empties the queues of a topic on this shard, and ends what every group has
+// of it under delivery: acknowledgements that are on their way answer with
+// mq.ErrLeaseEnded. What is sent after it has returned is delivered. An error that
+// wraps mq.ErrTopicNotFound says that the shard does not know the topic.
+func (s *Shard) PurgeTopic(ctx context.Context, id mq.TopicID) error {
+	r := s.newRequest(command.KindTrim)
+	r.trim = command.Trim{Topic: id, Purge: true}
+	return s.do(ctx, r)
+}
+
 // DeleteGroup ends the life of a group on this shard.
 func (s *Shard) DeleteGroup(ctx context.Context, id mq.GroupID) error {
 	r := s.newRequest(command.KindGroupDelete)

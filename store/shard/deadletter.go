@@ -6,31 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
-)
-
-// Properties that a dead-letter copy gets in addition to those of the original.
-const (
-	DeadLetterReason   = "perigee.dead-letter.reason"
-	DeadLetterTopic    = "perigee.dead-letter.topic"
-	DeadLetterGroup    = "perigee.dead-letter.group"
-	DeadLetterQueue    = "perigee.dead-letter.queue"
-	DeadLetterOffset   = "perigee.dead-letter.offset"
-	DeadLetterAttempts = "perigee.dead-letter.attempts"
-	DeadLetterFirst    = "perigee.dead-letter.first-delivery"
-	DeadLetterTime     = "perigee.dead-letter.time"
-)
-
-// Reasons for a dead letter.
-const (
-	ReasonAttempts = "attempts used up"
-	ReasonForward  = "forwarded by the consumer"
 )
 
 // How long a copy that could not be made waits for the next try: twice as long
@@ -97,6 +77,13 @@ func (s *Shard) deadLetters() {
 	}
 }
 
+// How many used-up messages are moved at once: they share a write and a sync. What
+// is copied is in memory until it is stored; one message is moved whatever its size.
+const (
+	moveAtOnce = 64
+	moveBytes  = 4 << 20
+)
+
 // moveUsedUp moves every used-up message it can. Those in stuck wait for their time.
 func (s *Shard) moveUsedUp(stuck stuck) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -104,37 +91,98 @@ func (s *Shard) moveUsedUp(stuck stuck) {
 	var after keyspace.Ref
 	start := time.Now()
 	for {
-		var refs []keyspace.Ref
+		var page []machine.UsedUpMessage
+		more := false
 		err := s.look(ctx, func(m *machine.Machine) (err error) {
-			refs, err = m.UsedUp(after, 64)
+			page, after, more, err = usedUpPage(m, after, stuck, start)
 			return err
 		})
 		if err != nil {
 			return
 		}
-		if len(refs) == 0 {
+		for len(page) > 0 {
+			n := atOnce(page)
+			if !s.move(ctx, page[:n], stuck) {
+				return
+			}
+			page = page[n:]
+		}
+		if !more {
 			stuck.forget(start)
 			return
 		}
-		for _, ref := range refs {
-			now := time.Now()
-			if now.Before(stuck[ref].next) {
-				continue
-			}
-			err := s.moveToDeadLetter(ctx, ref, 0, ReasonAttempts)
-			switch {
-			case errors.Is(err, mq.ErrStopped):
-				return
-			case err == nil || errors.Is(err, mq.ErrLeaseEnded):
-				delete(stuck, ref)
-			default:
-				stuck.failed(ref, now)
-				s.logger.Error("dead letter not stored", "topic_id", ref.Topic, "queue", ref.Queue, "offset", ref.Offset,
-					"next_try_after", stuck[ref].wait, "error", err)
-			}
-		}
-		after = refs[len(refs)-1]
 	}
+}
+
+// usedUpPage returns the next used-up messages behind after that may be tried now,
+// and where to go on.
+func usedUpPage(m *machine.Machine, after keyspace.Ref, stuck stuck, now time.Time) (page []machine.UsedUpMessage, last keyspace.Ref, more bool, err error) {
+	refs, err := m.UsedUp(after, moveAtOnce)
+	if err != nil || len(refs) == 0 {
+		return nil, after, false, err
+	}
+	for _, ref := range refs {
+		if now.Before(stuck[ref].next) {
+			continue
+		}
+		u, found, err := m.Inspect(ref)
+		if err != nil {
+			return nil, after, false, err
+		}
+		if found {
+			page = append(page, u)
+		}
+	}
+	return page, refs[len(refs)-1], true, nil
+}
+
+// atOnce returns how many of the messages, from the first on, are moved at once.
+func atOnce(page []machine.UsedUpMessage) int {
+	bytes := uint64(0)
+	for n, u := range page {
+		if bytes += uint64(u.Entry.Size); n > 0 && bytes > moveBytes {
+			return n
+		}
+	}
+	return len(page)
+}
+
+// move moves used-up messages, each on its own: what keeps one from being moved
+// does not keep the others. It reports false when the shard stops.
+func (s *Shard) move(ctx context.Context, messages []machine.UsedUpMessage, stuck stuck) bool {
+	requests := make([]*request, len(messages))
+	errs := make([]error, len(messages))
+	for i, u := range messages {
+		requests[i], errs[i] = s.deadLetterRequest(u, ReasonAttempts)
+	}
+	// All are ready before the first one goes, so that they meet in one round.
+	for i, r := range requests {
+		if r == nil {
+			continue
+		}
+		if errs[i] = s.send(ctx, r); errs[i] != nil {
+			requests[i] = nil
+		}
+	}
+	going := true
+	for i, u := range messages {
+		if r := requests[i]; r != nil {
+			<-r.done
+			errs[i] = r.err
+			s.release(r)
+		}
+		switch err := errs[i]; {
+		case errors.Is(err, mq.ErrStopped):
+			going = false
+		case err == nil || errors.Is(err, mq.ErrLeaseEnded):
+			delete(stuck, u.Ref)
+		default:
+			stuck.failed(u.Ref, time.Now())
+			s.logger.Error("dead letter not stored", "topic_id", u.Ref.Topic, "queue", u.Ref.Queue, "offset", u.Ref.Offset,
+				"next_try_after", stuck[u.Ref].wait, "error", err)
+		}
+	}
+	return going
 }
 
 // DeadLetter moves a delivery to the dead-letter topic of its group, at the
@@ -146,12 +194,6 @@ func (s *Shard) DeadLetter(ctx context.Context, lease mq.Lease) error {
 		Sub:   keyspace.Sub{Group: lease.Group, Topic: lease.Topic},
 		Queue: lease.Queue, Offset: lease.Offset,
 	}
-	return s.moveToDeadLetter(ctx, ref, lease.PopID, ReasonForward)
-}
-
-// moveToDeadLetter copies the message and settles the original in one command.
-// With popID set, only that delivery is moved.
-func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq.PopID, reason string) error {
 	var u machine.UsedUpMessage
 	found := false
 	err := s.look(ctx, func(m *machine.Machine) (err error) {
@@ -161,23 +203,41 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 	if err != nil {
 		return err
 	}
-	if !found || popID != 0 && u.Lease.PopID != popID {
+	if !found || u.Lease.PopID != lease.PopID {
 		return fmt.Errorf("message at offset %d of queue %d: %w", ref.Offset, ref.Queue, mq.ErrLeaseEnded)
 	}
-	if u.Missing {
-		s.stats.lost.Add(1)
-		s.logger.Warn("used-up message is no longer stored", "topic", u.Topic.String(), "group", u.Group.String(), "queue", ref.Queue, "offset", ref.Offset)
-		_, err := s.Ack(ctx, ref.Topic, ref.Group, []command.LeaseRef{{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}})
+	r, err := s.deadLetterRequest(u, ReasonForward)
+	if r == nil {
 		return err
 	}
+	if err := s.do(ctx, r); err != nil {
+		return err // r may still be under way: it is not reused
+	}
+	s.release(r)
+	return nil
+}
+
+// deadLetterRequest returns the request that stores the copy of a message and
+// settles the original, in one command. There is none when the message is no longer
+// stored: then the original is settled, and the error says how that went.
+func (s *Shard) deadLetterRequest(u machine.UsedUpMessage, reason string) (*request, error) {
+	ref := u.Ref
+	original := command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}
 	buf := make([]byte, u.Entry.Size)
-	if err := s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos)); err != nil {
-		return err
+	var err error
+	if !u.Missing {
+		err = s.log.ReadAt(buf, commitlog.Pos(u.Entry.Pos))
+	}
+	if u.Missing || errors.Is(err, commitlog.ErrTrimmed) {
+		return nil, s.settleLost(ref.Topic, ref.Group, []command.LeaseRef{original})
+	}
+	if err != nil {
+		return nil, err
 	}
 	msg, err := command.DecodeMessage(buf)
 	if err != nil {
 		file, offset := s.log.Place(commitlog.Pos(u.Entry.Pos))
-		return fmt.Errorf("%s:%d: %w", file, offset, err)
+		return nil, fmt.Errorf("%s:%d: %w", file, offset, err)
 	}
 	r := s.newRequest(command.KindDeadLetter)
 	r.topic = &mq.Topic{
@@ -185,108 +245,8 @@ func (s *Shard) moveToDeadLetter(ctx context.Context, ref keyspace.Ref, popID mq
 		Shards: []mq.ShardQueues{{Shard: s.opts.Name, Read: 1, Write: 1}},
 	}
 	r.deadLetter = command.DeadLetter{
-		Lease: command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID},
-		Group: ref.Group, Topic: ref.Topic, Target: u.Target,
+		Lease: original, Group: ref.Group, Topic: ref.Topic, Target: u.Target,
 		Message: deadLetterCopy(&msg, u, reason, time.Now()),
 	}
-	if err := s.do(ctx, r); err != nil {
-		return err
-	}
-	s.release(r)
-	return nil
-}
-
-// deadLetterCopy is the original with its history added: origin in the
-// protocol's own field, the rest in user properties.
-func deadLetterCopy(m *mq.Message, u machine.UsedUpMessage, reason string, now time.Time) *mq.Message {
-	const stamp = time.RFC3339Nano
-	dead := *m
-	dead.Type = mq.Normal
-	dead.Group = ""
-	dead.Properties = appendProperties(dropProperties(m.Properties),
-		DeadLetterAttempts, fmt.Sprint(u.Lease.Attempt),
-		DeadLetterFirst, time.Unix(0, u.Lease.First).UTC().Format(stamp),
-		DeadLetterGroup, u.Group.Name,
-		DeadLetterOffset, fmt.Sprint(u.Ref.Offset),
-		DeadLetterQueue, fmt.Sprint(u.Ref.Queue),
-		DeadLetterReason, reason,
-		DeadLetterTime, now.UTC().Format(stamp),
-		DeadLetterTopic, u.Topic.Name,
-	)
-	dead.System = deadLetterSystem(m, u.Topic.Name)
-	return &dead
-}
-
-// Field numbers of the protocol's Message.user_properties and SystemProperties.
-const (
-	fieldUserProperties  = 2
-	fieldMessageType     = 6
-	fieldDeadLetterQueue = 20
-)
-
-// deadLetterSystem returns the system properties with the origin of the message,
-// as a message of type NORMAL.
-func deadLetterSystem(m *mq.Message, topic string) []byte {
-	system := make([]byte, 0, len(m.System)+len(topic)+len(m.ID)+16)
-	eachField(m.System, func(n protowire.Number, field []byte) {
-		if n != fieldMessageType && n != fieldDeadLetterQueue {
-			system = append(system, field...)
-		}
-	})
-	var origin []byte
-	origin = protowire.AppendTag(origin, 1, protowire.BytesType)
-	origin = protowire.AppendString(origin, topic)
-	origin = protowire.AppendTag(origin, 2, protowire.BytesType)
-	origin = protowire.AppendString(origin, m.ID)
-	system = protowire.AppendTag(system, fieldMessageType, protowire.VarintType)
-	system = protowire.AppendVarint(system, uint64(mq.Normal))
-	system = protowire.AppendTag(system, fieldDeadLetterQueue, protowire.BytesType)
-	return protowire.AppendBytes(system, origin)
-}
-
-// dropProperties returns the user properties without those of an earlier death.
-func dropProperties(properties []byte) []byte {
-	var kept []byte
-	eachField(properties, func(_ protowire.Number, field []byte) {
-		_, _, n := protowire.ConsumeTag(field)
-		entry, _ := protowire.ConsumeBytes(field[n:])
-		_, _, n = protowire.ConsumeTag(entry)
-		if n < 0 {
-			return
-		}
-		switch key, _ := protowire.ConsumeString(entry[n:]); key {
-		case DeadLetterReason, DeadLetterTopic, DeadLetterGroup, DeadLetterQueue,
-			DeadLetterOffset, DeadLetterAttempts, DeadLetterFirst, DeadLetterTime:
-		default:
-			kept = append(kept, field...)
-		}
-	})
-	return kept
-}
-
-// appendProperties appends user properties, given as keys and values in turn.
-func appendProperties(dst []byte, pairs ...string) []byte {
-	for i := 0; i < len(pairs); i += 2 {
-		var entry []byte
-		entry = protowire.AppendTag(entry, 1, protowire.BytesType)
-		entry = protowire.AppendString(entry, pairs[i])
-		entry = protowire.AppendTag(entry, 2, protowire.BytesType)
-		entry = protowire.AppendString(entry, pairs[i+1])
-		dst = protowire.AppendTag(dst, fieldUserProperties, protowire.BytesType)
-		dst = protowire.AppendBytes(dst, entry)
-	}
-	return dst
-}
-
-// eachField calls fn for every field of an encoded message, tag included. It
-// stops at the first malformed one.
-func eachField(b []byte, fn func(n protowire.Number, field []byte)) {
-	for len(b) > 0 {
-		num, _, n := protowire.ConsumeField(b)
-		if n < 0 {
-			return
-		}
-		fn(num, b[:n])
-		b = b[n:]
-	}
+	return r, nil
 }

@@ -1,6 +1,7 @@
 package shard_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -107,5 +108,33 @@ func TestLeaseForEverLeavesTheShardIdle(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, records, s.Stats().Records)
 		require.NoError(t, ack(t, s, got[0].Lease))
+	})
+}
+
+func TestMessagesThatFindNoRoomInMemoryAreGivenBackUncounted(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s := open(t, vfs.NewMem(), mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(1), groupOf(3)
+		send(t, s, topic, 0, message("a", strings.Repeat("x", 1000)))
+		send(t, s, topic, 0, message("b", strings.Repeat("x", 1000)))
+		asked := 0
+		r := mq.Receive{Topic: topic, Group: group, Max: 10, Invisible: time.Minute}
+		for range 5 {
+			r.Reserve = func(_ context.Context, bytes int) error {
+				asked = bytes
+				return mq.ErrBusy
+			}
+			_, err := s.Receive(t.Context(), r)
+			require.ErrorIs(t, err, mq.ErrBusy)
+			require.Greater(t, asked, 2000)
+		}
+		r.Reserve = func(context.Context, int) error { return nil }
+		got, err := s.Receive(t.Context(), r)
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+		for _, d := range got {
+			require.EqualValues(t, 1, d.Lease.Attempt)
+		}
 	})
 }

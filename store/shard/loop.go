@@ -17,9 +17,17 @@ import (
 const (
 	roundRequests = 1024
 	roundBytes    = 4 << 20
-	// expireLimit is how many leases one command ends: a burst of expiries is
-	// taken in slices between the sends.
+)
+
+// A burst of leases that end is taken in slices, so that other requests wait for
+// one slice and not for the burst.
+const (
+	// expireLimit is how many leases one command ends at most.
 	expireLimit = 1000
+	// expireTime is how long one takes while there are other requests.
+	expireTime = time.Millisecond
+	// expireAlone is for how many rounds there were none when slices grow again.
+	expireAlone = 16
 )
 
 // checkpointBytes is how far the log may run ahead of what the views have on
@@ -59,11 +67,18 @@ func (s *Shard) loop() {
 	defer timer.Stop()
 	var checkpoint commitlog.Pos
 	for {
-		s.arm(timer)
+		var moved chan struct{} // only looked at while leases wait for it to end
+		if s.crowded {
+			timer.Stop()
+			moved = s.viewsMoved
+		} else {
+			s.arm(timer)
+		}
 		select {
 		case r := <-s.requests:
 			rd.requests = append(rd.requests, r)
 		case <-timer.C:
+		case <-moved:
 		case <-s.failed:
 			s.refuseUntilStop()
 			return
@@ -152,24 +167,20 @@ func (s *Shard) refuseUntilStop() {
 // turn carries out one round. Requests that it has answered are nil in
 // rd.requests; after an error the others are still to be answered.
 func (s *Shard) turn(rd *round) error {
-	due, err := s.machine.Due(s.clock.peek())
-	if err != nil {
+	if err := s.stageExpire(rd); err != nil {
 		return err
-	}
-	if rd.expires = due; due {
-		s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: expireLimit})
 	}
 	for i, r := range rd.requests {
 		if r.query != nil {
 			continue // after the commands
 		}
+		r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
 		staged, refusal, err := s.stageRequest(rd, r)
 		if err != nil {
 			return err
 		}
 		if !staged {
 			rd.requests[i] = nil
-			r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
 			r.answer(refusal)
 		}
 	}
@@ -189,6 +200,41 @@ func (s *Shard) turn(rd *round) error {
 		}
 	}
 	return nil
+}
+
+// stageExpire begins the round with the end of leases whose time has come. While
+// the views have much on its way to disk they are left for later: what they add
+// would make every request wait.
+func (s *Shard) stageExpire(rd *round) (err error) {
+	rd.expires = false
+	if s.crowded {
+		return nil
+	}
+	if rd.expires, err = s.machine.Due(s.clock.peek()); err != nil || !rd.expires {
+		return err
+	}
+	if s.expiry.alone++; len(rd.requests) > 0 {
+		s.expiry.alone = 0
+	}
+	limit := expireLimit
+	if cost := s.expiry.cost; cost > 0 && s.expiry.alone < expireAlone {
+		limit = min(max(int(expireTime/cost), 1), expireLimit)
+	}
+	s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: int32(limit)})
+	return nil
+}
+
+// expiry is what the loop knows of the ends of leases.
+type expiry struct {
+	cost  time.Duration // of one, lately
+	alone int           // rounds without another request
+}
+
+// took notes how long it took to end n leases.
+func (e *expiry) took(d time.Duration, n int) {
+	if n > 0 {
+		e.cost += (d/time.Duration(n) - e.cost) / 4
+	}
 }
 
 // commit appends the batch, makes it durable, applies it and makes the effects
@@ -218,7 +264,15 @@ func (s *Shard) commit(rd *round) error {
 			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
 			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
 		}
-		if err := s.machine.Apply(rec, res); err != nil {
+		err := error(nil)
+		if rec.Kind == command.KindExpire {
+			start := time.Now()
+			err = s.machine.Apply(rec, res)
+			s.expiry.took(time.Since(start), res.Ended)
+		} else {
+			err = s.machine.Apply(rec, res)
+		}
+		if err != nil {
 			return err
 		}
 		s.stats.applied(rec.Kind, res, r)
@@ -236,6 +290,12 @@ func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Enco
 // and group. It reports false when there is nothing to do or the request is
 // refused; then r is to be answered with the refusal.
 func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
+	isPop := r.kind == command.KindPop || r.kind == command.KindPopLimited
+	if !isPop { // it may have nothing to write
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
+		}
+	}
 	if r.topic != nil {
 		if refusal, err := s.register(rd, r.topic); refusal != nil || err != nil {
 			return false, refusal, err
@@ -252,14 +312,29 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 	}
-	// A round that ends leases may make something ready for the pops behind.
-	if r.kind == command.KindPop && r.pop.After == 0 && !rd.expires {
-		if may, err := s.machine.MayPop(r.pop.Group, r.pop.Topic); !may || err != nil {
+	if isPop {
+		if may, err := s.lookFirst(rd, r); !may || err != nil {
 			return false, nil, err
+		}
+		if refusal := s.admit(r.kind); refusal != nil {
+			return false, refusal, nil
 		}
 	}
 	s.stage(rd, r, r.kind, r.encoder(s.clock.now()))
 	return true, nil, nil
+}
+
+// lookFirst reports whether the pop could change anything. When it could not, the
+// look is the answer, and nothing is written.
+func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
+	look, err := s.machine.Look(&r.pop)
+	if err != nil {
+		return false, err
+	}
+	r.pop.After = look.After
+	r.res.After, r.res.More, r.res.Full = look.After, look.More, look.Full
+	// A round that ends leases may make something ready for the pops behind.
+	return look.May || rd.expires && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
 }
 
 // register makes the shard know the topic as the caller knows it.
@@ -321,8 +396,12 @@ func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
+	s.waiters.freed(e.Freed)
 	if e.Gone {
 		s.waiters.wakeAll()
+	}
+	if e.Topics {
+		s.topics.Add(1)
 	}
 	if len(e.UsedUp) > 0 {
 		signal(s.usedUp)

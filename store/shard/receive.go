@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -21,62 +22,135 @@ const popScan = 2048
 // consumer has read them. One message is delivered whatever its size.
 const popBytes = 4 << 20
 
-// full reports whether popped is as much as one receive gets, so that there may
-// be more.
-func full(r mq.Receive, popped []machine.Popped) bool {
-	bytes := 0
-	for _, p := range popped {
-		bytes += int(p.Size)
-	}
-	return len(popped) == r.Max || bytes >= popBytes
+// How long a receive goes on that does not wait for messages.
+const (
+	// fullHold is how long a receive is held whose group has as many messages in
+	// flight as it may, so that clients that ask again at once do so slowly.
+	fullHold = time.Second
+	// lookTime is how long a receive looks for messages at least, whatever its
+	// wait: behind a sparse filter there may be many to look at.
+	lookTime = time.Second
+)
+
+// A haul is what a receive has found.
+type haul struct {
+	popped []machine.Popped
+	popID  mq.PopID
+	more   bool // the look has not come to its end
+	left   bool // it is as much as one receive gets, and there may be more
+	full   bool // there are messages in queues at their in-flight limit
 }
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
 // new messages, from any queue. It returns none when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
+//
+// When the only messages there are lie in queues at the in-flight limit, it waits
+// about a second for some to be settled, and not beyond r.Wait, and then returns
+// an error that wraps mq.ErrTooManyInFlight. When more receives wait than may, the
+// error wraps mq.ErrBusy.
 func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error) {
 	if r.Max < 1 || r.Max > math.MaxInt32 || r.Invisible <= 0 {
 		return nil, fmt.Errorf("receive of %d messages for %s: %w", r.Max, r.Invisible, mq.ErrInvalid)
 	}
-	popped, popID, err := s.pop(ctx, r)
-	if err == nil && len(popped) == 0 && r.Wait > 0 {
-		popped, popID, err = s.wait(ctx, r)
+	for i := range r.Tags[min(1, len(r.Tags)):] {
+		if r.Tags[i] >= r.Tags[i+1] {
+			return nil, fmt.Errorf("receive with tags %q, they must be sorted and without repeats: %w", r.Tags, mq.ErrInvalid)
+		}
 	}
-	if err != nil || len(popped) == 0 {
-		return nil, err
+	if r.InFlight < 0 || r.InFlight > math.MaxInt32 {
+		return nil, fmt.Errorf("receive with an in-flight limit of %d: %w", r.InFlight, mq.ErrInvalid)
 	}
-	if ctx.Err() != nil {
-		s.giveBack(r, popped, popID)
-		return nil, context.Cause(ctx)
+	end := time.Now().Add(r.Wait)
+	for {
+		got, err := s.pop(ctx, r, time.Now().Add(max(r.Wait, lookTime)))
+		switch {
+		case err != nil || len(got.popped) > 0:
+		case r.Wait > 0:
+			got, err = s.wait(ctx, r)
+		case got.full:
+			err = tooManyInFlight(r)
+		}
+		if err != nil || len(got.popped) == 0 {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			s.giveBack(r, got.popped, got.popID)
+			return nil, context.Cause(ctx)
+		}
+		if r.Reserve != nil {
+			if err := r.Reserve(ctx, sizeOf(got.popped)); err != nil {
+				s.giveBack(r, got.popped, got.popID)
+				return nil, err
+			}
+		}
+		deliveries, err := s.read(r, got.popped, got.popID)
+		if len(deliveries) > 0 || err != nil {
+			return deliveries, err
+		}
+		// All of it was dropped from the log meanwhile.
+		r.Wait = max(time.Until(end), 0)
 	}
-	return s.read(r, popped, popID)
+}
+
+func tooManyInFlight(r mq.Receive) error {
+	return fmt.Errorf("group %s has %d or more messages of topic %s in flight in each queue that has any for it, the limit is %d: %w",
+		r.Group.Resource, r.InFlight, r.Topic.Resource, r.InFlight, mq.ErrTooManyInFlight)
+}
+
+// sizeOf returns the bytes that the messages take.
+func sizeOf(popped []machine.Popped) (bytes int) {
+	for _, p := range popped {
+		bytes += int(p.Size)
+	}
+	return bytes
 }
 
 // wait parks the receive until there is something for it.
-func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped, popID mq.PopID, err error) {
+func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
+	if !s.waiters.enter(s.opts.MaxWaiting) {
+		return haul{}, fmt.Errorf("shard %s: %d receives wait already: %w", s.opts.Name, s.opts.MaxWaiting, mq.ErrBusy)
+	}
+	defer s.waiters.leave()
 	sub := keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}
+	end := time.Now().Add(r.Wait)
 	timer := time.NewTimer(r.Wait)
 	defer timer.Stop()
-	w := &waiter{c: make(chan struct{}, 1)}
+	w := &waiter{c: make(chan struct{}, 1), max: r.Max}
+	full := false
 	for {
 		s.waiters.register(w, sub, r.Tags)
-		popped, popID, err = s.pop(ctx, r)
-		if err == nil && len(popped) == 0 && ctx.Err() != nil {
+		got, err := s.pop(ctx, r, end)
+		if err == nil && len(got.popped) == 0 && got.full && s.waiters.wantRoom(w) {
+			// From now on it is woken by what makes room, and not by what has before.
+			got, err = s.pop(ctx, r, end)
+		}
+		if err == nil && len(got.popped) == 0 && ctx.Err() != nil {
 			err = context.Cause(ctx) // it may not have looked at all
 		}
-		if err != nil || len(popped) > 0 {
+		if err != nil || len(got.popped) > 0 {
 			s.waiters.unregister(w)
-			if err != nil || full(r, popped) {
+			if err != nil || got.left || got.more {
 				// What it was woken for may still be there.
 				s.waiters.passOn(sub, r.Tags)
 			}
-			return popped, popID, err
+			return got, err
+		}
+		if got.full != full {
+			left := time.Until(end)
+			if full = got.full; full {
+				left = min(left, fullHold)
+			}
+			timer.Reset(left)
 		}
 		select {
 		case <-w.c:
 			continue
 		case <-timer.C:
+			if full {
+				err = tooManyInFlight(r)
+			}
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case <-s.closing:
@@ -84,34 +158,43 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (popped []machine.Popped
 			err = s.Err()
 		}
 		s.waiters.unregister(w)
-		return nil, 0, err
+		return haul{}, err
 	}
 }
 
-// pop asks the machine for messages until it has some or has looked at all.
-func (s *Shard) pop(ctx context.Context, r mq.Receive) ([]machine.Popped, mq.PopID, error) {
-	after := uint64(0)
+// pop asks the machine for messages until it has some, has looked at all, or the
+// time is over.
+func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, error) {
+	kind := command.KindPop
+	if r.InFlight > 0 {
+		kind = command.KindPopLimited
+	}
+	after, full := uint64(0), false
 	for {
-		req := s.newRequest(command.KindPop)
+		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
-		req.pop = command.Pop{
+		req.pop.InFlight = int32(r.InFlight)
+		req.pop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
 		}
 		// The answer is awaited even when ctx ends: what it leases must be
 		// given back.
 		if err := s.send(ctx, req); err != nil {
-			return nil, 0, err
+			return haul{}, err
 		}
 		<-req.done
-		popped := append([]machine.Popped(nil), req.res.Popped...)
-		popID, more, err := mq.PopID(req.pop.Time), req.res.More, req.err
+		full = full || req.res.Full
 		after = req.res.After
-		s.release(req)
-		if err != nil || len(popped) > 0 || !more || ctx.Err() != nil {
-			return popped, popID, err
+		got := haul{
+			popped: append([]machine.Popped(nil), req.res.Popped...), popID: mq.PopID(req.pop.Time),
+			more: req.res.More, left: req.res.Left, full: full,
 		}
-		after = max(after, 1) // above 0: go on without asking whether it is worth it
+		err := req.err
+		s.release(req)
+		if err != nil || len(got.popped) > 0 || !got.more || ctx.Err() != nil || !time.Now().Before(end) {
+			return got, err
+		}
 	}
 }
 
@@ -137,10 +220,12 @@ const (
 )
 
 // read reads the popped messages from the log, neighbours in one read. A message
-// that cannot be read stays leased and comes back; the others are delivered.
+// that cannot be read stays leased and comes back; the others are delivered. What the
+// log has dropped is lost, and settled; it may be all.
 func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]mq.Delivery, error) {
 	deliveries := make([]mq.Delivery, 0, len(popped))
 	var failed error
+	var lost []command.LeaseRef
 	for i := 0; i < len(popped); {
 		run := neighbours(popped[i:])
 		i += len(run)
@@ -152,7 +237,10 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 				// No read crosses the end of a segment, and one bad place must
 				// not take its neighbours along: each message by itself.
 				var alone error
-				if single, alone = s.fetch(run[j : j+1]); alone != nil {
+				if single, alone = s.fetch(run[j : j+1]); errors.Is(alone, commitlog.ErrTrimmed) {
+					lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
+					continue
+				} else if alone != nil {
 					failed = s.unreadable(p, alone)
 					continue
 				}
@@ -174,10 +262,27 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			})
 		}
 	}
+	if len(lost) > 0 {
+		if err := s.settleLost(r.Topic.ID, r.Group.ID, lost); err != nil {
+			failed = err
+		}
+	}
 	if len(deliveries) == 0 {
 		return nil, failed
 	}
 	return deliveries, nil
+}
+
+// settleLost ends deliveries whose messages the log has dropped.
+func (s *Shard) settleLost(topic mq.TopicID, group mq.GroupID, lost []command.LeaseRef) error {
+	s.stats.lost.Add(uint64(len(lost)))
+	s.logger.Warn("messages dropped before they were delivered", "topic_id", topic, "group_id", group, "messages", len(lost))
+	req := s.newRequest(command.KindAck)
+	req.internal = true
+	req.ack = command.Ack{Topic: topic, Group: group, Leases: lost}
+	// Whoever waits for the receive may be gone; the deliveries are over all the same.
+	_, err := s.settle(context.Background(), req)
+	return err
 }
 
 // neighbours returns the messages from the first on that one read should fetch.

@@ -19,12 +19,15 @@ type request struct {
 
 	// Of these the one for kind is used; its Time is set by the loop.
 	append      command.Append
-	pop         command.Pop
+	pop         command.LimitedPop
 	ack         command.Ack
 	change      command.Change
 	deadLetter  command.DeadLetter
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
+	trim        command.Trim
+	drop        command.Drop
+	internal    bool // the shard's own: not counted as somebody's call
 
 	res  machine.Result
 	err  error
@@ -60,7 +63,7 @@ func (r *request) size() int64 {
 	switch r.kind {
 	case command.KindAppend:
 		n = r.append.Size()
-	case command.KindPop:
+	case command.KindPop, command.KindPopLimited:
 		for _, tag := range r.pop.Tags {
 			n += len(tag) + binary.MaxVarintLen32
 		}
@@ -71,6 +74,8 @@ func (r *request) size() int64 {
 	case command.KindDeadLetter:
 		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
 		n += one.Size()
+	case command.KindTrim:
+		n += r.trim.Size()
 	}
 	return int64(n)
 }
@@ -82,6 +87,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 		r.append.Time = now
 		return &r.append
 	case command.KindPop:
+		r.pop.Time = now
+		return &r.pop.Pop
+	case command.KindPopLimited:
 		r.pop.Time = now
 		return &r.pop
 	case command.KindAck:
@@ -99,6 +107,12 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindGroupDelete:
 		r.groupDelete.Time = now
 		return &r.groupDelete
+	case command.KindTrim:
+		r.trim.Time = now
+		return &r.trim
+	case command.KindDrop:
+		r.drop.Time = now
+		return &r.drop
 	}
 	panic("BUG: request of kind " + r.kind.String())
 }

@@ -49,11 +49,21 @@ type Options struct {
 	// Flush is FlushSync by default; FlushInterval is 200 ms.
 	Flush         FlushMode
 	FlushInterval time.Duration
-	// SegmentSize and ZeroFill are those of commitlog.Options.
+	// SegmentSize and ZeroFill are those of commitlog.Options. ZeroFill is off in
+	// async mode by default: zeros make syncs cheap, and there are few, but they
+	// double what is written.
 	SegmentSize int64
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
 	CacheSize int64
+	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
+	// bound.
+	MaxWaiting int
+	// Retention says how long messages are kept: for ever by default.
+	Retention Retention
+	// Interrupt ends Open with ErrInterrupted when it is closed before the log is
+	// replayed. Nothing is lost: the next Open begins where this one did, or later.
+	Interrupt <-chan struct{}
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 	// OnFailure is called once when the shard stops for good, with Err set. It
@@ -68,8 +78,14 @@ func (o Options) withDefaults() Options {
 	if o.FlushInterval == 0 {
 		o.FlushInterval = 200 * time.Millisecond
 	}
+	if o.ZeroFill == 0 && o.Flush == FlushAsync {
+		o.ZeroFill = -1
+	}
 	if o.CacheSize == 0 {
 		o.CacheSize = 32 << 20
+	}
+	if o.Retention.Interval == 0 {
+		o.Retention.Interval = 10 * time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -77,6 +93,9 @@ func (o Options) withDefaults() Options {
 	o.Logger = o.Logger.With("shard", o.Name)
 	return o
 }
+
+// ErrInterrupted says that Options.Interrupt has ended Open.
+var ErrInterrupted = errors.New("interrupted while the log was replayed")
 
 // Shard is an open shard. Its methods may be called from any goroutine.
 type Shard struct {
@@ -90,12 +109,18 @@ type Shard struct {
 
 	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
+	crowded    bool          // the views have half of what they may on its way to disk; the loop's alone
+	expiry     expiry        // the loop's alone
 
 	requests chan *request
 	pool     sync.Pool // of *request
 	waiters  waiters
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
+
+	topics atomic.Uint64           // grows when a topic is registered, changed or deleted
+	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
+	scarce chan struct{}           // capacity 1: there may be less room than is known
 
 	closing  chan struct{} // closed when Close begins
 	stop     chan struct{} // closed when the loop must end
@@ -123,6 +148,9 @@ func Open(opts Options) (*Shard, error) {
 	if opts.Name == "" || opts.Dir == "" {
 		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
 	}
+	if err := opts.Retention.Validate(); err != nil {
+		return nil, fmt.Errorf("shard %s: %w", opts.Name, err)
+	}
 	s := &Shard{
 		opts:       opts,
 		logger:     opts.Logger,
@@ -130,12 +158,18 @@ func Open(opts Options) (*Shard, error) {
 		viewsMoved: make(chan struct{}, 1),
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
+		scarce:     make(chan struct{}, 1),
 		closing:    make(chan struct{}),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
+	}
+	if opts.Retention.Enabled() {
+		r := &retainer{s: s, begin: s.machine.LogBegin()}
+		r.measure() // before the first send
+		s.running.Go(func() { s.retain(r) })
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
@@ -149,21 +183,31 @@ func (s *Shard) open() (err error) {
 	if err := durable.MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
 	}
-	reach, err := Applied(s.opts.FS, s.opts.Dir)
+	reach, err := ReadReach(s.opts.FS, s.opts.Dir)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	s.log, err = commitlog.Open(commitlog.Options{
-		Reach: reach,
+		Reach: commitlog.Pos(reach.State.Pos),
 		FS:    s.opts.FS, Dir: LogDir(s.opts.FS, s.opts.Dir),
 		SegmentSize: s.opts.SegmentSize, ZeroFill: s.opts.ZeroFill, Logger: s.logger,
 	})
 	if err != nil {
 		return err
 	}
+	first := s.log.Segments()[0]
+	if reach.State.Index > 0 {
+		err = reach.CheckBegin(first)
+	}
+	if err == nil {
+		err = reach.checkRebuild(ViewsDir(s.opts.FS, s.opts.Dir), first)
+	}
+	if err != nil {
+		return err
+	}
 	s.db, err = openViews(s)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	// The directories of log and views are entries of this one.
 	if err := durable.SyncDir(s.opts.FS, s.opts.Dir); err != nil {
@@ -171,13 +215,24 @@ func (s *Shard) open() (err error) {
 	}
 	s.machine, err = machine.Open(s.db)
 	if err != nil {
-		return fmt.Errorf("views in %s: %w", ViewsDir(s.opts.FS, s.opts.Dir), err)
+		return viewsError(ViewsDir(s.opts.FS, s.opts.Dir), err)
 	}
 	if err := s.replay(); err != nil {
 		return err
 	}
 	s.clock = newClock(s.machine.State().Time)
+	s.topics.Store(1) // a retainer knows none
 	return nil
+}
+
+// interrupted returns ErrInterrupted if that is so.
+func (s *Shard) interrupted() error {
+	select {
+	case <-s.opts.Interrupt:
+		return ErrInterrupted
+	default:
+		return nil
+	}
 }
 
 // LogDir returns where the log of the shard in dir is.

@@ -80,6 +80,18 @@ func ack(t *testing.T, s *shard.Shard, l mq.Lease) error {
 	return res[0]
 }
 
+// ackAll settles leases of one topic and group in one call.
+func ackAll(t *testing.T, s *shard.Shard, leases []mq.Lease) []error {
+	t.Helper()
+	refs := make([]command.LeaseRef, len(leases))
+	for i, l := range leases {
+		refs[i] = command.LeaseRef{Queue: l.Queue, Offset: l.Offset, PopID: l.PopID}
+	}
+	res, err := s.Ack(t.Context(), leases[0].Topic, leases[0].Group, refs)
+	require.NoError(t, err)
+	return res
+}
+
 func change(t *testing.T, s *shard.Shard, l mq.Lease, d time.Duration, reason mq.ChangeReason) error {
 	t.Helper()
 	res, err := s.Change(t.Context(), l.Topic, l.Group, []command.LeaseChange{{
@@ -507,5 +519,29 @@ func TestReceiveIsBoundedInBytesAndTheRestGoesToTheNextOne(t *testing.T) {
 		require.Equal(t, 13, sum)
 		require.LessOrEqual(t, most, 4)
 		require.Less(t, time.Since(start), time.Second, "nobody waited for what another one left")
+	})
+}
+
+func TestAnInterruptedOpenLosesNothing(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		fs := vfs.NewMem()
+		s := open(t, fs, mode)
+		topic, group := topicOf(1), groupOf(3)
+		const sent = 1000
+		for i := range sent {
+			send(t, s, topic, 0, message(fmt.Sprint(i), ""))
+		}
+		require.NoError(t, s.Close())
+		require.NoError(t, fs.RemoveAll(shard.ViewsDir(fs, "shard")), "so that all of it is replayed")
+
+		interrupt := make(chan struct{})
+		close(interrupt)
+		for range 3 {
+			_, err := shard.Open(shard.Options{Name: shardName, FS: fs, Dir: "shard", Flush: mode, SegmentSize: 1 << 20, ZeroFill: -1, Interrupt: interrupt})
+			require.ErrorIs(t, err, shard.ErrInterrupted)
+		}
+		s = open(t, fs, mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 2 * sent}), sent)
 	})
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/internal/readonly"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
@@ -33,7 +35,9 @@ const (
 )
 
 func openViews(s *Shard) (*pebble.DB, error) {
-	cache := pebble.NewCache(s.opts.CacheSize)
+	// Pebble takes the memory of memtables off its cache. One is being filled and
+	// one written most of the time: without room for them there would be no cache.
+	cache := pebble.NewCache(s.opts.CacheSize + 2*memTableSize)
 	defer cache.Unref() // the database keeps its own reference
 	s.viewsFS = failstop.New(s.opts.FS, func(err error) { s.fail(fmt.Errorf("views: %w", err)) })
 	opts := &pebble.Options{
@@ -53,7 +57,9 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	}
 	compactions := failstop.NewCompactions(func() bool { return s.Err() != nil })
 	opts.Experimental.CompactionScheduler = compactions
-	for i := range opts.Levels {
+	// Most look-ups find something, and what has lain for long in the last level:
+	// there a filter tells nothing, and takes the cache from what is read.
+	for i := range len(opts.Levels) - 1 {
 		opts.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	db, err := pebble.Open(ViewsDir(s.opts.FS, s.opts.Dir), opts)
@@ -71,28 +77,92 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	return db, nil
 }
 
-// Applied returns the log position that the views on disk of the shard in dir have
-// applied, 0 without views. Nobody may have the shard open. A log that ends earlier
-// has lost durable records: its end must not be taken for a torn tail and cut.
-func Applied(fsys vfs.FS, dir string) (commitlog.Pos, error) {
+// A Reach says what the views on disk of a shard have applied, and where they let the
+// log begin. The zero Reach is that of views that are not there.
+type Reach struct {
+	State keyspace.State
+	Begin keyspace.Begin
+}
+
+// ReadReach returns the reach of the views of the shard in dir. Nobody may have the
+// shard open. A log that ends before State.Pos has lost durable records: its end must
+// not be taken for a torn tail and cut. One that begins after Begin has lost segments.
+func ReadReach(fsys vfs.FS, dir string) (r Reach, err error) {
 	if _, err := fsys.Stat(ViewsDir(fsys, dir)); errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return r, nil
 	}
 	db, err := ReadViews(fsys, dir)
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return 0, nil
+		return r, nil
 	}
 	if err != nil {
-		return 0, err
+		return r, err
 	}
-	state, err := machine.ReadState(db)
-	return commitlog.Pos(state.Pos), errors.Join(err, db.Close())
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return reachOf(db)
+}
+
+func reachOf(db *pebble.DB) (r Reach, err error) {
+	if r.State, err = machine.ReadState(db); err == nil {
+		r.Begin, err = machine.ReadBegin(db)
+	}
+	return r, err
+}
+
+// Applied returns the log position that the views on disk of the shard in dir have
+// applied, 0 without views, see ReadReach.
+func Applied(fsys vfs.FS, dir string) (commitlog.Pos, error) {
+	r, err := ReadReach(fsys, dir)
+	return commitlog.Pos(r.State.Pos), err
+}
+
+// CheckBegin returns an error when the log, whose oldest segment is first, has lost
+// segments at its beginning.
+func (r Reach) CheckBegin(first commitlog.SegmentInfo) error {
+	if first.FirstIndex <= max(r.Begin.Index, 1) {
+		return nil
+	}
+	missing := "the segments before it are missing"
+	if r.Begin.Index > 0 {
+		missing = fmt.Sprintf("the log was dropped up to record %d only: the segments between are missing", r.Begin.Index)
+	}
+	return &commitlog.CorruptionError{
+		File: first.File, Reason: fmt.Sprintf("it is the oldest segment and begins with record %d: %s", first.FirstIndex, missing),
+	}
+}
+
+// checkRebuild returns an error when the views in dir are not there, or have fallen
+// behind, and the log, whose oldest segment is first, does not reach back far enough.
+func (r Reach) checkRebuild(views string, first commitlog.SegmentInfo) error {
+	if r.State.Index+1 >= first.FirstIndex {
+		return nil
+	}
+	have := "are missing or empty"
+	if r.State.Index > 0 {
+		have = fmt.Sprintf("have applied records up to %d", r.State.Index)
+	}
+	return fmt.Errorf("the views in %s %s, and the log, whose oldest segment is %s, begins with record %d: "+
+		"views cannot be rebuilt from a log that was trimmed; %s", views, have, first.File, first.FirstIndex, restoreHint)
+}
+
+// restoreHint says what helps against missing and damaged views.
+const restoreHint = "perigee restore-views puts their base in their place"
+
+// viewsError says which views could not be opened.
+func viewsError(dir string, err error) error {
+	if errors.Is(err, mq.ErrStopped) { // it is the disk
+		return fmt.Errorf("views in %s: %w", dir, err)
+	}
+	return fmt.Errorf("views in %s: %w (if they are damaged, %s)", dir, err, restoreHint)
 }
 
 // ReadViews opens the views of the shard in dir for reading only; the caller closes
 // them. Nobody may have the shard open. Views whose manifest is damaged are refused.
 func ReadViews(fsys vfs.FS, dir string) (*pebble.DB, error) {
-	path := ViewsDir(fsys, dir)
+	return readViews(fsys, ViewsDir(fsys, dir))
+}
+
+func readViews(fsys vfs.FS, path string) (*pebble.DB, error) {
 	db, err := pebble.Open(path, &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
 	if err != nil {
 		return nil, err
@@ -118,11 +188,12 @@ func (silent) Fatalf(string, ...any) {}
 // room waits until the views may grow, or the shard fails. The loop calls it when
 // everything is committed.
 func (s *Shard) room() error {
-	if s.machine.Written-s.viewsSeen < viewsLook {
+	if s.machine.Written-s.viewsSeen < viewsLook && !s.crowded {
 		return nil
 	}
 	for {
 		m := s.db.Metrics()
+		s.crowded = m.MemTable.Size > viewsInMemory/2 || m.Levels[0].Sublevels > viewsSublevels/2
 		if m.MemTable.Size <= viewsInMemory && m.Levels[0].Sublevels <= viewsSublevels {
 			s.viewsSeen = s.machine.Written
 			return nil
@@ -162,6 +233,16 @@ func (o orderedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	return o.FS.Create(name, category)
 }
 
+// GetDiskUsage implements vfs.FS. Pebble asks in order to pace its deletions, and would
+// report an error here like a failed write; it goes without.
+func (o orderedFS) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	usage, err := o.FS.GetDiskUsage(path)
+	if err != nil {
+		err = vfs.ErrUnsupported
+	}
+	return usage, err
+}
+
 // Unwrap implements vfs.FS.
 func (o orderedFS) Unwrap() vfs.FS { return o.FS }
 
@@ -186,18 +267,10 @@ func (l viewsLogger) Fatalf(format string, args ...any) {
 
 // replay applies what the log has and the views have not.
 func (s *Shard) replay() error {
-	// Nothing drops segments: a log that does not begin with the first record
-	// has lost some.
-	if first := s.log.Segments()[0]; first.FirstIndex != 1 {
-		return &commitlog.CorruptionError{
-			File:   first.File,
-			Reason: fmt.Sprintf("it is the oldest segment and begins with record %d: the segments before it are missing", first.FirstIndex),
-		}
-	}
 	state := s.machine.State()
 	from := commitlog.Pos(state.Pos)
-	if state.Index == 0 {
-		from = s.log.First()
+	if first := s.log.Segments()[0]; state.Index+1 == first.FirstIndex {
+		from = first.First // also when the record before was the last of a dropped segment
 	}
 	if from > s.log.Appended() || state.Index > s.log.LastIndex() {
 		return &commitlog.CorruptionError{
@@ -220,7 +293,7 @@ func (s *Shard) replay() error {
 		if err := s.machine.Commit(); err != nil {
 			return err
 		}
-		if err := s.Err(); err != nil {
+		if err := errors.Join(s.Err(), s.interrupted()); err != nil {
 			return err
 		}
 		return s.room()

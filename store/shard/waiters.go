@@ -17,6 +17,8 @@ import (
 // ended or had found something already, passes it on to the next.
 type waiter struct {
 	c    chan struct{} // capacity 1
+	max  int           // messages it takes
+	room bool          // it waits for messages of its group to be settled, too
 	list *waitList     // nil: not registered, or a token is in c
 	of   *waitList     // the list it was last registered in
 	next *waiter
@@ -29,6 +31,11 @@ type waitList struct {
 	tags        []string // none: every message
 	first, last *waiter
 	n           int
+	room        int // of them wait for room, too
+	places      []place
+	// credit is how many more messages those woken in the call take.
+	credit int
+	call   uint64
 }
 
 type listKey struct {
@@ -45,24 +52,68 @@ func keyOf(sub keyspace.Sub, tags []string) listKey {
 	return listKey{sub: sub, filter: string(filter)}
 }
 
-// waiters are all receives of the shard that wait.
+// A bucket holds the lists that one event concerns. Its order means nothing.
+type bucket struct{ lists []*waitList }
+
+// A place is where a list is in a bucket.
+type place struct {
+	in *bucket
+	at int
+}
+
+// wanted is what a message must be for a list: of the topic, and either of the
+// tag or, with any, whatever its tag.
+type wanted struct {
+	topic mq.TopicID
+	any   bool
+	tag   string
+}
+
+// waiters are all receives of the shard that wait. What happens finds those it
+// concerns by a key, however many others there are.
 type waiters struct {
 	mu     sync.Mutex
 	lists  map[listKey]*waitList
-	topics map[mq.TopicID][]*waitList
-	n      int
+	wants  map[wanted]*bucket
+	subs   map[keyspace.Sub]*bucket
+	n      int    // waiters in the lists
+	inside int    // receives between enter and leave
+	call   uint64 // of arrived or ready, for waitList.credit
+	woken  uint64 // tokens given out
 }
 
-func (l *waitList) matches(tag []byte) bool {
-	if len(l.tags) == 0 {
-		return true
+// enter counts a receive that is about to wait. It reports false when as many as
+// may do already; limit 0: any number may.
+func (ws *waiters) enter(limit int) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if limit > 0 && ws.inside >= limit {
+		return false
 	}
-	for _, want := range l.tags {
-		if want == string(tag) {
-			return true
-		}
+	ws.inside++
+	return true
+}
+
+// leave undoes enter.
+func (ws *waiters) leave() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.inside--
+}
+
+// wantRoom makes w be woken when messages of its group are settled, too. It
+// reports false when that was so before.
+func (ws *waiters) wantRoom(w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w.room {
+		return false
 	}
-	return false
+	w.room = true
+	if w.list != nil {
+		w.list.room++
+	}
+	return true
 }
 
 // register puts w at the end of its queue.
@@ -72,12 +123,7 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	defer ws.mu.Unlock()
 	l := ws.lists[key]
 	if l == nil {
-		l = &waitList{key: key, tags: tags}
-		if ws.lists == nil {
-			ws.lists, ws.topics = map[listKey]*waitList{}, map[mq.TopicID][]*waitList{}
-		}
-		ws.lists[key] = l
-		ws.topics[sub.Topic] = append(ws.topics[sub.Topic], l)
+		l = ws.addLocked(key, tags)
 	}
 	w.list, w.of, w.prev, w.next = l, l, l.last, nil
 	if l.last != nil {
@@ -88,6 +134,64 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 	l.last = w
 	l.n++
 	ws.n++
+	if w.room {
+		l.room++
+	}
+}
+
+// addLocked makes a queue.
+func (ws *waiters) addLocked(key listKey, tags []string) *waitList {
+	if ws.lists == nil {
+		ws.lists, ws.wants, ws.subs = map[listKey]*waitList{}, map[wanted]*bucket{}, map[keyspace.Sub]*bucket{}
+	}
+	l := &waitList{key: key, tags: tags, places: make([]place, 0, 1+max(len(tags), 1))}
+	ws.lists[key] = l
+	put(l, ws.subs, key.sub)
+	if len(tags) == 0 {
+		put(l, ws.wants, wanted{topic: key.sub.Topic, any: true})
+	}
+	for _, tag := range tags {
+		put(l, ws.wants, wanted{topic: key.sub.Topic, tag: tag})
+	}
+	return l
+}
+
+// put puts l into the bucket of the key.
+func put[K comparable](l *waitList, buckets map[K]*bucket, key K) {
+	b := buckets[key]
+	if b == nil {
+		b = &bucket{}
+		buckets[key] = b
+	}
+	l.places = append(l.places, place{b, len(b.lists)})
+	b.lists = append(b.lists, l)
+}
+
+// take takes a list out of the bucket of the key, where it is at the place.
+func take[K comparable](p place, buckets map[K]*bucket, key K) {
+	last := len(p.in.lists) - 1
+	moved := p.in.lists[last]
+	for i := range moved.places {
+		if moved.places[i].in == p.in {
+			moved.places[i].at = p.at
+		}
+	}
+	p.in.lists[p.at], p.in.lists[last] = moved, nil
+	if p.in.lists = p.in.lists[:last]; last == 0 {
+		delete(buckets, key)
+	}
+}
+
+// removeListLocked undoes addLocked.
+func (ws *waiters) removeListLocked(l *waitList) {
+	delete(ws.lists, l.key)
+	take(l.places[0], ws.subs, l.key.sub)
+	if len(l.tags) == 0 {
+		take(l.places[1], ws.wants, wanted{topic: l.key.sub.Topic, any: true})
+	}
+	for i, tag := range l.tags {
+		take(l.places[1+i], ws.wants, wanted{topic: l.key.sub.Topic, tag: tag})
+	}
 }
 
 // unregister takes w out of its queue. When w had been woken meanwhile, the
@@ -129,23 +233,11 @@ func (ws *waiters) removeLocked(w *waiter) {
 	w.list, w.next, w.prev = nil, nil, nil
 	l.n--
 	ws.n--
-	if l.n > 0 {
-		return
+	if w.room {
+		l.room--
 	}
-	delete(ws.lists, l.key)
-	lists := ws.topics[l.key.sub.Topic]
-	for i := range lists {
-		if lists[i] == l {
-			lists[i] = lists[len(lists)-1]
-			lists[len(lists)-1] = nil
-			lists = lists[:len(lists)-1]
-			break
-		}
-	}
-	if len(lists) == 0 {
-		delete(ws.topics, l.key.sub.Topic)
-	} else {
-		ws.topics[l.key.sub.Topic] = lists
+	if l.n == 0 {
+		ws.removeListLocked(l)
 	}
 }
 
@@ -156,11 +248,26 @@ func (ws *waiters) wakeLocked(l *waitList) {
 	}
 	w := l.first
 	ws.removeLocked(w)
+	ws.woken++
 	w.c <- struct{}{}
 }
 
-// arrived wakes, for every new message, one receive of each group and filter
-// that wants it.
+// wakeForLocked wakes as many of the queue as it takes to receive n messages more
+// than what was woken for in the same call. One that gets as much as it takes
+// wakes the next, so it does no harm when they are too few.
+func (ws *waiters) wakeForLocked(l *waitList, n int) {
+	if l.call != ws.call {
+		l.call, l.credit = ws.call, 0
+	}
+	for l.credit < n && l.first != nil {
+		l.credit += l.first.max
+		ws.wakeLocked(l)
+	}
+	l.credit -= n
+}
+
+// arrived wakes, for new messages, receives of each group and filter that wants
+// them.
 func (ws *waiters) arrived(list []machine.Arrival) {
 	if len(list) == 0 {
 		return
@@ -170,20 +277,27 @@ func (ws *waiters) arrived(list []machine.Arrival) {
 	if ws.n == 0 {
 		return
 	}
+	ws.call++
 	for _, a := range list {
-		lists := ws.topics[a.Topic]
-		// Backwards: a queue that becomes empty is replaced by the last one.
-		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.matches(a.Tag) {
-				ws.wakeLocked(l)
-			}
-		}
+		ws.wants[wanted{topic: a.Topic, any: true}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
+		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
 	}
 }
 
-// ready wakes, for every redelivery, one receive of the group with each of its
-// filters: the tag of a redelivery is not known here.
-func (ws *waiters) ready(list []keyspace.Sub) {
+// each calls fn for every list of b, which may take itself out.
+func (b *bucket) each(fn func(*waitList)) {
+	if b == nil {
+		return
+	}
+	// Backwards: a list that is taken out is replaced by the last one.
+	for i := len(b.lists) - 1; i >= 0; i-- {
+		fn(b.lists[i])
+	}
+}
+
+// ready wakes, for redeliveries, receives of the group with each of its filters:
+// the tag of a redelivery is not known here.
+func (ws *waiters) ready(list []machine.Readied) {
 	if len(list) == 0 {
 		return
 	}
@@ -192,13 +306,26 @@ func (ws *waiters) ready(list []keyspace.Sub) {
 	if ws.n == 0 {
 		return
 	}
+	ws.call++
+	for _, r := range list {
+		ws.subs[r.Sub].each(func(l *waitList) { ws.wakeForLocked(l, r.N) })
+	}
+}
+
+// freed wakes one receive of the group with each of its filters that waits for
+// room. It wakes the next when it finds more than it takes.
+func (ws *waiters) freed(list []keyspace.Sub) {
+	if len(list) == 0 {
+		return
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	for _, sub := range list {
-		lists := ws.topics[sub.Topic]
-		for i := len(lists) - 1; i >= 0; i-- {
-			if l := lists[i]; l.key.sub == sub {
+		ws.subs[sub].each(func(l *waitList) {
+			if l.room > 0 {
 				ws.wakeLocked(l)
 			}
-		}
+		})
 	}
 }
 
@@ -213,9 +340,9 @@ func (ws *waiters) wakeAll() {
 	}
 }
 
-// count returns how many receives wait.
-func (ws *waiters) count() int {
+// count returns how many receives wait, and how many were woken so far.
+func (ws *waiters) count() (n int, woken uint64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return ws.n
+	return ws.n, ws.woken
 }

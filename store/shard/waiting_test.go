@@ -3,6 +3,8 @@ package shard_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -95,5 +97,144 @@ func TestFiltersThatReadAlikeAreToldApart(t *testing.T) {
 		send(t, s, topic, 0, message("1", "a|b"))
 		require.Equal(t, []string{"1"}, ids(<-one))
 		require.Empty(t, <-two)
+	})
+}
+
+// A message arrives while a receive looks, registers or goes to sleep: it is
+// found, whichever comes first.
+func TestAReceiveAndASendThatStartTogetherMeet(t *testing.T) {
+	rounds := 20_000
+	if testing.Short() {
+		rounds = 2_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, vfs.NewMem(), shard.FlushSync)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(4), groupOf(9)
+		random := rand.New(rand.NewPCG(1, 2))
+		type found struct {
+			ids []string
+			at  time.Time
+		}
+		got := make(chan found)
+		for i := range rounds {
+			receiveAt, sendAt := time.Duration(random.IntN(2000))*time.Microsecond, time.Duration(random.IntN(2000))*time.Microsecond
+			if i%4 == 0 {
+				sendAt = receiveAt
+			}
+			go func() {
+				time.Sleep(receiveAt)
+				d, err := s.Receive(context.Background(), mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 24 * time.Hour, Wait: 20 * time.Second})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- found{ids(d), time.Now()}
+			}()
+			time.Sleep(sendAt)
+			id := fmt.Sprint(i)
+			send(t, s, topic, mq.QueueID(i%4), message(id, ""))
+			sent := time.Now()
+			f := <-got
+			require.Equal(t, []string{id}, f.ids)
+			require.Less(t, f.at.Sub(sent), 10*time.Millisecond)
+		}
+	})
+}
+
+// The same with goroutines that really overlap: many receives and sends at once,
+// in both directions of the race. One that was not woken would end empty.
+func TestNoReceiveOfManySleepsThroughItsMessage(t *testing.T) {
+	rounds, each := 300, 16
+	if testing.Short() {
+		rounds = 50
+	}
+	s := open(t, vfs.NewMem(), shard.FlushAsync)
+	defer func() { require.NoError(t, s.Close()) }()
+	topic, group := topicOf(4), groupOf(9)
+	for i := range rounds {
+		results := make(chan int, each)
+		var sends sync.WaitGroup
+		for j := range each {
+			receive := func() {
+				d, err := s.Receive(context.Background(), mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 24 * time.Hour, Wait: time.Minute})
+				if err != nil {
+					t.Error(err)
+				}
+				results <- len(d)
+			}
+			send := func() {
+				if _, err := s.Append(context.Background(), topic, mq.QueueID(j%4), []*mq.Message{message(fmt.Sprint(i, "-", j), "")}); err != nil {
+					t.Error(err)
+				}
+			}
+			if (i+j)%2 == 0 {
+				go receive()
+				sends.Go(send)
+			} else {
+				sends.Go(send)
+				go receive()
+			}
+		}
+		sends.Wait()
+		limit := time.NewTimer(30 * time.Second)
+		for range each {
+			select {
+			case n := <-results:
+				require.Equal(t, 1, n)
+			case <-limit.C:
+				require.FailNow(t, "a receive sleeps beside its message", "round %d", i)
+			}
+		}
+		limit.Stop()
+	}
+}
+
+// A group moves past what it does not want, once: neither a later receive nor one
+// after a restart looks at it again.
+func TestWhatAFilterHasPassedIsNotLookedAtAgain(t *testing.T) {
+	n := 100_000
+	if testing.Short() {
+		n = 10_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		opts := shard.Options{Name: shardName, FS: fs, Dir: "shard", Flush: shard.FlushAsync, SegmentSize: 64 << 20, ZeroFill: -1}
+		s, err := shard.Open(opts)
+		require.NoError(t, err)
+		topic, group := topicOf(4), groupOf(9)
+		wanted := mq.Receive{Topic: topic, Group: group, Tags: []string{"A"}, Max: 32, Invisible: time.Hour}
+		require.Empty(t, receive(t, s, wanted))
+		for i := 0; i < n; i += 500 {
+			var msgs []*mq.Message
+			for j := range 500 {
+				msgs = append(msgs, message(fmt.Sprint(i+j), "B"))
+			}
+			send(t, s, topic, mq.QueueID(i/500%4), msgs...)
+		}
+		require.Empty(t, receive(t, s, wanted))
+		backlogs, err := s.Backlogs(t.Context(), group.ID)
+		require.NoError(t, err)
+		require.Equal(t, []mq.Backlog{{Topic: topic.ID}}, backlogs, "nothing is left to do")
+		for range 2 {
+			records := s.Stats().Records
+			for range 10 {
+				require.Empty(t, receive(t, s, wanted))
+			}
+			require.Equal(t, records, s.Stats().Records, "an empty receive writes nothing")
+			require.NoError(t, s.Close())
+			s, err = shard.Open(opts)
+			require.NoError(t, err)
+		}
+		defer func() { require.NoError(t, s.Close()) }()
+		done := make(chan []mq.Delivery)
+		go func() {
+			wanted.Wait = 20 * time.Second
+			done <- receive(t, s, wanted)
+		}()
+		time.Sleep(5 * time.Second)
+		start := time.Now()
+		send(t, s, topic, 2, message("a", "A"))
+		require.Equal(t, []string{"a"}, ids(<-done))
+		require.Less(t, time.Since(start), time.Second)
 	})
 }

@@ -3,6 +3,7 @@ package fake
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -21,7 +22,69 @@ type Admin struct {
 		topics  []*adminpb.Topic
 		groups  []*adminpb.Group
 		updates []*adminpb.UpdateGroupRequest
+		// The requests to reconnect.
+		reconnects []*adminpb.ReconnectClientsRequest
+		dead       map[string]*Dead // by group
 	}
+}
+
+// Reconnects returns the requests to reconnect.
+func (a *Admin) Reconnects() []*adminpb.ReconnectClientsRequest {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	return a.admin.reconnects
+}
+
+// Dead are the dead letters of a group. A call sends back at most 10.
+type Dead struct {
+	Waiting int64
+	Unmoved []*adminpb.UnmovedDeadLetters // of those waiting
+	Taken   int64                         // of those waiting, by another call
+	sent    int64
+}
+
+// SetDead gives a group dead letters.
+func (a *Admin) SetDead(group string, d Dead) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if a.admin.dead == nil {
+		a.admin.dead = map[string]*Dead{}
+	}
+	a.admin.dead[group] = &d
+}
+
+// ListDeadLetters answers those that were set, whatever the namespace.
+func (a *Admin) ListDeadLetters(context.Context, *adminpb.ListDeadLettersRequest) (*adminpb.ListDeadLettersResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	resp := &adminpb.ListDeadLettersResponse{}
+	for _, group := range slices.Sorted(maps.Keys(a.admin.dead)) {
+		d := a.admin.dead[group]
+		resp.DeadLetters = append(resp.DeadLetters, &adminpb.DeadLetters{
+			Group: group, Topic: "%DLQ%" + group, Messages: d.sent + d.Waiting, Waiting: d.Waiting,
+		})
+	}
+	return resp, nil
+}
+
+// RedriveDeadLetters sends nothing anywhere.
+func (a *Admin) RedriveDeadLetters(_ context.Context, req *adminpb.RedriveDeadLettersRequest) (*adminpb.RedriveDeadLettersResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	d := a.admin.dead[req.Group]
+	if d == nil {
+		return nil, status.Errorf(codes.NotFound, "consumer group %s not found", req.Group)
+	}
+	movable := d.Waiting - d.Taken
+	for _, u := range d.Unmoved {
+		movable -= u.Messages
+	}
+	n := min(movable, 10)
+	if req.Max > 0 {
+		n = min(n, int64(req.Max))
+	}
+	d.Waiting, d.sent = d.Waiting-n, d.sent+n
+	return &adminpb.RedriveDeadLettersResponse{Redriven: n, Waiting: d.Waiting, Unmoved: d.Unmoved}, nil
 }
 
 // GroupUpdates returns the requests that changed groups.
@@ -62,7 +125,7 @@ func (a *Admin) CreateTopic(_ context.Context, req *adminpb.CreateTopicRequest) 
 	queues := cmp.Or(req.Queues, 8)
 	t := &adminpb.Topic{
 		Namespace: req.Namespace, Name: req.Name, Type: req.Type, Permission: cmp.Or(req.Permission, adminpb.Permission_PERMISSION_READ_WRITE),
-		Id: uint32(len(a.admin.topics) + 1), Version: 1,
+		Id: uint32(len(a.admin.topics) + 1), Version: 1, Retention: req.Retention,
 		Shards: []*adminpb.ShardQueues{{Shard: "perigee-0", ReadQueues: queues, WriteQueues: queues}},
 	}
 	a.admin.topics = append(a.admin.topics, t)
@@ -110,8 +173,23 @@ func (a *Admin) UpdateTopic(_ context.Context, req *adminpb.UpdateTopicRequest) 
 	if req.Permission != nil {
 		t.Permission = *req.Permission
 	}
+	if req.Retention != nil {
+		if t.Retention = req.Retention; req.Retention.AsDuration() == 0 {
+			t.Retention = nil
+		}
+	}
 	t.Version++
 	return &adminpb.UpdateTopicResponse{Topic: t}, nil
+}
+
+// PurgeTopic answers that 7 messages are gone, those of GetTopic.
+func (a *Admin) PurgeTopic(_ context.Context, req *adminpb.PurgeTopicRequest) (*adminpb.PurgeTopicResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if _, err := a.topicLocked(req.Namespace, req.Name); err != nil {
+		return nil, err
+	}
+	return &adminpb.PurgeTopicResponse{Purged: 7, Queues: []*adminpb.QueueStatus{{Shard: "perigee-0", MinOffset: 10, MaxOffset: 10}}}, nil
 }
 
 // DeleteTopic removes a topic.
@@ -149,7 +227,7 @@ func (a *Admin) GetGroup(_ context.Context, req *adminpb.GetGroupRequest) (*admi
 	if err != nil {
 		return nil, err
 	}
-	return &adminpb.GetGroupResponse{Group: g, Topics: []*adminpb.GroupTopic{{Name: "orders", Ready: 5, InFlight: 2}}}, nil
+	return &adminpb.GetGroupResponse{Group: g, Topics: []*adminpb.GroupTopic{{Name: "orders", Ready: 5, InFlight: 2, UsedUp: 1}}}, nil
 }
 
 // ListGroups answers all groups of the namespace.
@@ -197,4 +275,23 @@ func (a *Admin) DeleteGroup(_ context.Context, req *adminpb.DeleteGroupRequest) 
 	}
 	a.admin.groups = slices.DeleteFunc(a.admin.groups, func(have *adminpb.Group) bool { return have == g })
 	return &adminpb.DeleteGroupResponse{}, nil
+}
+
+// ReconnectClients knows one client, "connected".
+func (a *Admin) ReconnectClients(_ context.Context, req *adminpb.ReconnectClientsRequest) (*adminpb.ReconnectClientsResponse, error) {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	a.admin.reconnects = append(a.admin.reconnects, req)
+	resp := &adminpb.ReconnectClientsResponse{}
+	if len(req.ClientIds) == 0 {
+		resp.Asked = 1
+	}
+	for _, id := range req.ClientIds {
+		if id == "connected" {
+			resp.Asked++
+		} else {
+			resp.Unreachable = append(resp.Unreachable, id)
+		}
+	}
+	return resp, nil
 }

@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
-import { scenario, short } from '../harness/scenario.js';
-import { within } from '../harness/wait.js';
+import { bodies, scenario, short } from '../harness/scenario.js';
+import { until } from '../harness/wait.js';
 
 const WORK = short ? 8_000 : 25_000;
 
@@ -29,25 +28,52 @@ scenario('a message in work is not delivered again while its consumer lives', { 
   assert.deepEqual(inboxes.flatMap(i => i.of('quick')).map(d => d.attempt), [ 1 ]);
 });
 
-// Takes as long as a client counts as alive without a sign of life.
-if (!short) {
-  const flags = { '--renew-slice': '2s', '--session-timeout': '31s' };
-  scenario('a message in work at a consumer that was killed goes to another one', flags, async s => {
-    await s.server.createTopic('orders');
-    await s.server.createGroup('workers', '--retry-delays=1s');
-    const stuck = fileURLToPath(new URL('../harness/stuck_consumer.js', import.meta.url));
-    const victim = spawn(process.execPath, [ stuck, s.server.endpoint, 'orders', 'workers' ], { stdio: [ 'ignore', 'pipe', 'inherit' ] });
-    s.onEnd(async () => victim.kill('SIGKILL'));
-    const producer = await s.producer({ topics: [ 'orders' ] });
-
-    await producer.send({ topic: 'orders', body: Buffer.from('left behind') });
-    const [ got ] = await within('the delivery to the victim', once(victim.stdout.setEncoding('utf8'), 'data'));
-    assert.equal(got.trim(), 'left behind');
-    victim.kill('SIGKILL');
-    const inbox = await s.pushConsumer('workers', 'orders');
-
-    await inbox.receives([ 'left behind' ], 60_000);
-    await s.server.settled('workers', 'orders');
-    assert.deepEqual(inbox.deliveries.map(d => d.attempt), [ 2 ]);
-  });
+// Starts a consumer in a process of its own that never finishes what it gets, and
+// returns the process once it has n messages.
+async function stuckConsumer(s, n, ...options) {
+  const file = fileURLToPath(new URL('../harness/stuck_consumer.js', import.meta.url));
+  const victim = spawn(process.execPath, [ file, s.server.endpoint, 'orders', 'workers', ...options ], { stdio: [ 'ignore', 'pipe', 'inherit' ] });
+  s.onEnd(async () => victim.kill('SIGKILL'));
+  let printed = '';
+  victim.stdout.setEncoding('utf8').on('data', text => { printed += text; });
+  await until(`${n} deliveries to the victim`, () => printed.split('\n').length > n);
+  return victim;
 }
+
+// A client counts as alive for 90 s without a sign of life. The end of its
+// connection tells much sooner.
+const SOON = 30_000;
+
+scenario('messages in work at a consumer that was killed go to another one within seconds', {}, async s => {
+  await s.server.createTopic('orders');
+  await s.server.createGroup('workers', '--retry-delays=1s');
+  const producer = await s.producer({ topics: [ 'orders' ] });
+  const sent = bodies(32, 'left behind');
+  for (const body of sent) await producer.send({ topic: 'orders', body: Buffer.from(body) });
+  const victim = await stuckConsumer(s, sent.length);
+
+  victim.kill('SIGKILL');
+  const inbox = await s.pushConsumer('workers', 'orders');
+
+  await inbox.receives(sent, SOON);
+  await s.server.settled('workers', 'orders');
+  assert.ok(inbox.deliveries.every(d => d.attempt === 2));
+});
+
+// It does not poll: its cache is full.
+scenario('a consumer that was killed with all hands full is noticed too', {}, async s => {
+  await s.server.createTopic('orders');
+  await s.server.createGroup('workers', '--retry-delays=1s');
+  const producer = await s.producer({ topics: [ 'orders' ] });
+  const sent = bodies(4, 'left behind');
+  for (const body of sent) await producer.send({ topic: 'orders', body: Buffer.from(body) });
+  const victim = await stuckConsumer(s, sent.length, sent.length);
+  await pause(5_000); // the poll that was under way has ended
+
+  victim.kill('SIGKILL');
+  const inbox = await s.pushConsumer('workers', 'orders');
+
+  await inbox.receives(sent, SOON);
+  await s.server.settled('workers', 'orders');
+  assert.ok(inbox.deliveries.every(d => d.attempt === 2));
+});
