@@ -20,10 +20,10 @@ SHORT    ?=
 FUZZTIME ?= 10s
 # How often the crash test kills the server.
 KILLS    ?= 20
-# How often `make churn` lets 200 clients come and go.
-CHURN    ?= 100
 # How many histories with faults the torture test simulates in each flush mode.
 HISTORIES ?= $(if $(SHORT),100,5000)
+# How often `make churn` lets 200 clients come and go.
+CHURN    ?= 100
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
@@ -93,9 +93,6 @@ bench: build ## Measure bin/perigee (ARGS=...).
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
 
-churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
-	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
-
 torture: KILLS = $(if $(SHORT),3,100)
 torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
@@ -104,6 +101,9 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
 		$(GO) test $(if $(SHORT),-short) ./internal/crashtest -count=1 -timeout 60m || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
+
+churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
+	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \

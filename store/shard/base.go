@@ -61,7 +61,11 @@ func (s *Shard) saveBase(begin commitlog.Pos) error {
 	if err := fsys.RemoveAll(temp); err != nil { // left by a crash
 		return err
 	}
-	if err := s.checkpoint(temp); err != nil {
+	err = s.checkpoint(temp)
+	if failure := s.Err(); failure != nil {
+		return failure // after one Pebble is told that all goes well
+	}
+	if err != nil {
 		return fmt.Errorf("base of the views: %w", err)
 	}
 	if err := fsys.Rename(temp, fsys.PathJoin(dir, baseName(begin))); err != nil {

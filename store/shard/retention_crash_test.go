@@ -323,7 +323,15 @@ func TestEveryFailedOperationWhileTheLogIsTrimmedStopsTheShardAndLosesNothing(t 
 			}
 			rng := rand.New(rand.NewPCG(uint64(i), 1))
 			c.requireKept(mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * (i % 2), RNG: rng}), crash)
+			viewless := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * (i % 2), RNG: rng})
 			c.requireKept(mem, crash) // the process ended, the machine did not
+			if _, err := commitlog.Oldest(viewless, shard.LogDir(viewless, "node/shard")); err != nil {
+				return // the failure came before there was anything
+			}
+			require.NoError(t, viewless.RemoveAll(shard.ViewsDir(viewless, "node/shard")))
+			_, err = shard.RestoreViews(viewless, "node/shard")
+			require.NoError(t, err, "operation %d", i)
+			c.requireKept(viewless, crash)
 		})
 	}
 }
