@@ -49,7 +49,8 @@ func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 		if !ok {
 			return next(srv, ctx, decode, interceptor)
 		}
-		size, err := messageSize(stream)
+		req := &unread{stream: stream, codec: transport.NewCodec(s.frames)}
+		size, err := req.size()
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 			return refuseSend(ctx, srv, interceptor, s.statusOf(ctx, err))
 		}
 		defer s.sends.release(size)
-		return next(srv, ctx, func(v any) error { return s.readMessage(stream, size, v) }, interceptor)
+		return next(srv, ctx, req.decode, interceptor)
 	}
 }
 
@@ -76,39 +77,41 @@ func refuseSend(ctx context.Context, srv any, interceptor grpc.UnaryServerInterc
 	return interceptor(ctx, &rmqpb.SendMessageRequest{}, info, answer)
 }
 
-// prefixSize is that of a message's prefix: a flag for compression, and the size.
-const prefixSize = 5
+// unread is a request of which nothing but the prefix is read at first: a flag for
+// compression, and its size.
+type unread struct {
+	stream rawStream
+	codec  transport.Codec
+	prefix [5]byte
+}
 
-// messageSize reads the prefix of the next message.
-func messageSize(stream rawStream) (int, error) {
-	var prefix [prefixSize]byte
-	switch err := stream.ReadMessageHeader(prefix[:]); {
+// size reads the prefix.
+func (u *unread) size() (int, error) {
+	switch err := u.stream.ReadMessageHeader(u.prefix[:]); {
 	case errors.Is(err, io.EOF):
 		return 0, grpcstatus.Error(grpccodes.Internal, "the call has no request")
 	case err != nil:
 		return 0, err
-	case prefix[0] != 0:
+	case u.prefix[0] != 0:
 		return 0, grpcstatus.Error(grpccodes.Unimplemented, "the request is compressed, which this server does not support")
 	}
-	return int(binary.BigEndian.Uint32(prefix[1:])), nil
+	return int(binary.BigEndian.Uint32(u.prefix[1:])), nil
 }
 
-// readMessage reads the message whose prefix was read into v, and that it is the
-// only one.
-func (s *Server) readMessage(stream rawStream, size int, v any) error {
-	data, err := stream.Read(size)
+// decode reads the rest into v, and that there is nothing behind it.
+func (u *unread) decode(v any) error {
+	data, err := u.stream.Read(int(binary.BigEndian.Uint32(u.prefix[1:])))
 	if err != nil {
 		return err
 	}
 	defer data.Free()
-	var prefix [prefixSize]byte
-	if err := stream.ReadMessageHeader(prefix[:]); !errors.Is(err, io.EOF) {
+	if err := u.stream.ReadMessageHeader(u.prefix[:]); !errors.Is(err, io.EOF) {
 		if err == nil {
 			err = grpcstatus.Error(grpccodes.Internal, "the call has more than one request")
 		}
 		return err
 	}
-	if err := transport.NewCodec(s.frames).Unmarshal(data, v); err != nil {
+	if err := u.codec.Unmarshal(data, v); err != nil {
 		return grpcstatus.Errorf(grpccodes.Internal, "the request cannot be decoded: %v", err)
 	}
 	return nil
