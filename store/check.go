@@ -3,19 +3,15 @@ package store
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/commitlog"
-	"github.com/perigee-mq/perigee/store/keyspace"
-	"github.com/perigee-mq/perigee/store/machine"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -72,15 +68,15 @@ type CheckedShard struct {
 }
 
 // Check verifies everything the stopped store in dir holds: every record of every
-// log, every block, key and value of the views, that keys and records agree with
-// each other, and, where the log is complete, that the views are what it says.
-// Nothing is changed. It goes on behind what is wrong where it can. The error says
-// why it could not check at all.
+// log, every block, key and value of the views and of their bases, that keys and records
+// agree with each other, and, where the log or a base goes back far enough, that the
+// views are what the log says. Nothing is changed. It goes on behind what is wrong where
+// it can. The error says why it could not check at all.
 func Check(fsys vfs.FS, dir string, opts CheckOptions) ([]CheckedShard, error) {
 	var list []CheckedShard
 	fsys = readonly.New(fsys)
 	err := eachStopped(fsys, dir, func(name, shardDir string) error {
-		c := &shardCheck{fs: fsys, name: name, opts: opts, logDir: shard.LogDir(fsys, shardDir), viewsDir: shard.ViewsDir(fsys, shardDir)}
+		c := &shardCheck{fs: fsys, name: name, opts: opts, logDir: shard.LogDir(fsys, shardDir)}
 		c.sum.Shard = name
 		c.run(shardDir)
 		list = append(list, c.sum)
@@ -101,36 +97,55 @@ type told struct {
 
 // A shardCheck is the check of one shard.
 type shardCheck struct {
-	fs               vfs.FS
-	name             string
-	opts             CheckOptions
-	logDir, viewsDir string
-	sum              CheckedShard
-	told             map[string]*told // by problem, without its numbers
+	fs     vfs.FS
+	name   string
+	opts   CheckOptions
+	logDir string
+	sum    CheckedShard
+	told   map[string]*told // by problem, without its numbers
 
-	db    *pebble.DB // nil: no views, or not readable
-	size  uint64     // of the views on disk
-	state keyspace.State
-	views *viewsCheck // nil: not readable as a whole
+	views *folder
+	base  *folder // the newest one that is sound; nil: there is none
 }
 
 func (c *shardCheck) run(shardDir string) {
 	c.told = map[string]*told{}
-	c.openViews(shardDir)
-	if c.db != nil {
-		defer func() {
-			if err := c.db.Close(); err != nil {
-				c.inViews(nil, "close: %v", err)
-			}
-		}()
-		c.checkViews()
+	c.views = c.open(shard.ViewsDir(c.fs, shardDir))
+	defer c.views.close()
+	c.views.check()
+	bases, err := shard.Bases(c.fs, shardDir)
+	if err != nil {
+		c.found(Finding{File: shardDir, Offset: -1}, "cannot be listed: %v", err)
 	}
+	for _, path := range bases {
+		base := c.open(path)
+		defer base.close()
+		if base.check(); base.keys != nil && c.base == nil {
+			c.base = base
+		}
+	}
+	c.summarize()
 	c.checkLog()
 	for _, format := range slices.Sorted(maps.Keys(c.told)) {
 		if t := c.told[format]; t.n > perProblem {
 			t.last.Problem = fmt.Sprintf("%d more of this kind, the last one: %s", t.n-perProblem, t.last.Problem)
 			c.opts.Found(t.last)
 		}
+	}
+}
+
+// summarize says in the summary what was read of the views.
+func (c *shardCheck) summarize() {
+	v := c.views
+	c.sum.Applied, c.sum.AppliedTo = v.state.Index, commitlog.Pos(v.state.Pos)
+	switch {
+	case v.keys != nil:
+		c.sum.Keys = v.keys.n
+		c.sum.Topics, c.sum.Groups = slices.Sorted(maps.Keys(v.keys.topics)), slices.Sorted(maps.Keys(v.keys.groups))
+	case v.missing:
+		c.sum.NotDerived = "there are no views; the next start derives them from the log"
+	default:
+		c.sum.NotDerived = "the views cannot be read"
 	}
 }
 
@@ -149,11 +164,6 @@ func (c *shardCheck) found(f Finding, format string, args ...any) {
 	}
 }
 
-// inViews reports a finding about a key of the views, or with nil about all.
-func (c *shardCheck) inViews(key []byte, format string, args ...any) {
-	c.found(Finding{File: c.viewsDir, Offset: -1, Key: fmt.Sprintf("%x", key)}, format, args...)
-}
-
 // inLog reports what reading the log has met.
 func (c *shardCheck) inLog(err error) {
 	f := Finding{File: c.logDir, Offset: -1}
@@ -164,54 +174,4 @@ func (c *shardCheck) inLog(err error) {
 		return
 	}
 	c.found(f, "%v", err)
-}
-
-func (c *shardCheck) openViews(shardDir string) {
-	names, err := c.fs.List(c.viewsDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		c.sum.NotDerived = "there are no views; the next start derives them from the log"
-		return
-	}
-	err = errors.Join(err, readonly.Catch(func() (err error) {
-		c.db, err = shard.ReadViews(c.fs, shardDir)
-		return err
-	}))
-	switch {
-	case errors.Is(err, pebble.ErrDBDoesNotExist) && len(names) == 0:
-		c.sum.NotDerived = "there are no views; the next start derives them from the log"
-	case err != nil:
-		c.sum.NotDerived = "the views cannot be read"
-		c.inViews(nil, "cannot be opened: %v", err)
-	}
-}
-
-// checkViews verifies the views by themselves. c.views stays nil when they cannot be
-// read as a whole: what would follow from the part that can is not worth telling.
-func (c *shardCheck) checkViews() {
-	c.sum.NotDerived = "the views cannot be read"
-	whole := true
-	var err error
-	c.size, err = readonly.Tables(c.db, c.fs, c.viewsDir, func(file string, err error) {
-		whole = false
-		c.found(Finding{File: file, Offset: -1}, "table of the views: %v", err)
-	})
-	if err != nil {
-		c.inViews(nil, "list of tables: %v", err)
-		return
-	}
-	if c.state, err = machine.ReadState(c.db); err != nil {
-		c.inViews(keyspace.StateKey(), "%v", err)
-		return
-	}
-	c.sum.Applied, c.sum.AppliedTo = c.state.Index, commitlog.Pos(c.state.Pos)
-	if !whole {
-		return
-	}
-	v := newViewsCheck(c)
-	if err := readonly.Catch(v.run); err != nil {
-		c.inViews(nil, "cannot be read: %v", err)
-		return
-	}
-	c.views, c.sum.NotDerived = v, ""
-	c.sum.Topics, c.sum.Groups = slices.Sorted(maps.Keys(v.topics)), slices.Sorted(maps.Keys(v.groups))
 }

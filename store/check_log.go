@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/mq"
@@ -18,7 +20,10 @@ import (
 // queue entries, and the position of the views; and with the same records it
 // derives the views again.
 func (c *shardCheck) checkLog() {
-	l := &logCheck{shardCheck: c, topics: map[mq.TopicID]int32{}, cursors: map[keyspace.Queue]mq.QueueOffset{}}
+	l := &logCheck{
+		shardCheck: c, views: c.views.keys,
+		topics: map[mq.TopicID]int32{}, cursors: map[keyspace.Queue]mq.QueueOffset{}, trimmed: map[keyspace.Queue]untold{},
+	}
 	l.derive = newDerivation(c)
 	defer l.derive.close()
 	sum, err := commitlog.Check(c.fs, c.logDir, l.record, func(err error) {
@@ -35,30 +40,59 @@ func (c *shardCheck) checkLog() {
 		c.inLog(err)
 		return
 	}
-	if c.sum.Log.First > 1 && sum.Segments > 0 {
-		c.inLog(&commitlog.CorruptionError{
-			File:   c.logDir,
-			Reason: fmt.Sprintf("the log begins with record %d: the segments before it are missing", sum.First),
-		})
-	}
-	if c.state.Pos > uint64(sum.End) || c.state.Index > sum.Last {
+	l.beginning()
+	if state := c.views.state; state.Pos > uint64(sum.End) || state.Index > sum.Last {
 		c.inLog(&commitlog.CorruptionError{File: c.logDir, Reason: fmt.Sprintf(
 			"the log ends with record %d at position %d, but the views have applied records up to %d at position %d: records are missing or damaged",
-			sum.Last, sum.End, c.state.Index, c.state.Pos)})
+			sum.Last, sum.End, state.Index, state.Pos)})
 	}
 	l.rest()
 	l.derive.compare()
 }
 
+// beginning checks that the log goes back far enough for the views, and for the base.
+func (l *logCheck) beginning() {
+	sum := l.sum.Log
+	if sum.Segments == 0 {
+		return
+	}
+	first := commitlog.SegmentInfo{File: l.logDir, FirstIndex: sum.First}
+	for _, f := range []*folder{l.shardCheck.views, l.base} {
+		switch {
+		case f == nil:
+		case f.state.Index == 0 && f.db == nil && !f.missing: // told already
+		case f.state.Index+1 < sum.First:
+			f.inViews(nil, "have applied records up to %d, and the log begins with record %d: they cannot be derived from it; %s",
+				f.state.Index, sum.First, "perigee restore-views puts their base in their place, if there is one")
+		default:
+			if err := f.reach().CheckBegin(first); err != nil {
+				l.inLog(err)
+			}
+		}
+	}
+	if sum.First > 1 && l.base == nil {
+		l.inLog(&commitlog.CorruptionError{File: l.logDir, Reason: fmt.Sprintf(
+			"the log begins with record %d, and there is no base of the views to rebuild them from", sum.First)})
+	}
+}
+
 // A logCheck is the check of the records of one shard's log.
 type logCheck struct {
 	*shardCheck
+	views  *viewsCheck          // of those in use; nil: not readable
+	first  uint64               // index of the first record
 	time   int64                // of the record before
 	topics map[mq.TopicID]int32 // registered so far in the log, with their queues
 	// cursors have the entry that the next message of a queue must have.
 	cursors map[keyspace.Queue]mq.QueueOffset
+	// trimmed has, of each queue, the last message that comes before its first entry:
+	// a later trim must have taken it.
+	trimmed map[keyspace.Queue]untold
 	derive  *derivation
 }
+
+// untold is a message that has no entry, and may not need one.
+type untold struct{ index, pos uint64 }
 
 // place reports a finding about a record.
 func (l *logCheck) place(rec commitlog.Record, format string, args ...any) {
@@ -67,8 +101,11 @@ func (l *logCheck) place(rec commitlog.Record, format string, args ...any) {
 }
 
 func (l *logCheck) record(rec commitlog.Record) error {
-	if rec.Index == l.state.Index && uint64(rec.Next) != l.state.Pos {
-		l.place(rec, "ends at position %d, but the views have applied it up to %d", rec.Next, l.state.Pos)
+	if l.first == 0 {
+		l.first = rec.Index
+	}
+	if state := l.shardCheck.views.state; rec.Index == state.Index && uint64(rec.Next) != state.Pos {
+		l.place(rec, "ends at position %d, but the views have applied it up to %d", rec.Next, state.Pos)
 	}
 	now, err := command.Time(rec.Payload)
 	if err == nil {
@@ -106,6 +143,14 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 			return err
 		}
 		return l.deadLetter(rec, v)
+	case command.KindTrim:
+		c, err := command.DecodeTrim(rec.Payload)
+		for id := range l.trimmed {
+			if id.Topic == c.Topic && (c.Purge || slices.ContainsFunc(c.Queues, func(q command.QueueTrim) bool { return q.Queue == id.Queue })) {
+				delete(l.trimmed, id)
+			}
+		}
+		return err
 	case command.KindTopic:
 		t, err := command.DecodeTopic(rec.Payload)
 		l.topics[t.ID] = max(l.topics[t.ID], t.Queues)
@@ -159,20 +204,33 @@ func (l *logCheck) message(rec commitlog.Record, topic mq.TopicID, queue mq.Queu
 		return nil
 	}
 	// An append to what the shard did not know then was refused.
-	_, registered := l.views.topics[topic]
-	if registered && int32(queue) < l.topics[topic] && pos < l.state.Pos {
-		l.place(rec, "its message for offset %d of queue %d, topic %d, has no entry there", l.cursors[id], queue, topic)
+	t, registered := l.views.topics[topic]
+	queues := t.Queues // as the log says, or if it begins later as the views do
+	if seen, ok := l.topics[topic]; ok || l.first <= 1 {
+		queues = seen
 	}
+	if !registered || int32(queue) >= queues || pos >= l.views.state.Pos {
+		return nil
+	}
+	if ends, ok := l.views.ends[id]; ok && l.cursors[id] <= ends.Kept {
+		l.trimmed[id] = untold{rec.Index, pos}
+		return nil
+	}
+	l.place(rec, "its message for offset %d of queue %d, topic %d, has no entry there", l.cursors[id], queue, topic)
 	return nil
 }
 
 // nextEntry returns the next entry of a queue that is not before the record.
 // Entries that are passed over point at no message.
 func (l *logCheck) nextEntry(rec commitlog.Record, id keyspace.Queue) (e keyspace.Entry, found bool, err error) {
-	if l.views == nil || l.views.queues[id] == nil {
+	if l.views == nil {
 		return e, false, nil
 	}
 	q := l.views.queues[id]
+	if q == nil {
+		l.cursors[id] = l.views.ends[id].Kept
+		return e, false, nil
+	}
 	if _, ok := l.cursors[id]; !ok {
 		l.cursors[id] = q.min
 	}
@@ -192,7 +250,7 @@ func (l *logCheck) nextEntry(rec commitlog.Record, id keyspace.Queue) (e keyspac
 
 func (l *logCheck) entry(id keyspace.Queue, offset mq.QueueOffset) (e keyspace.Entry, found bool, err error) {
 	err = readonly.Catch(func() (err error) {
-		e, found, err = get(l.db, keyspace.AppendEntryKey(nil, id, offset), func(b []byte) (keyspace.Entry, error) {
+		e, found, err = get(l.views.db, keyspace.AppendEntryKey(nil, id, offset), func(b []byte) (keyspace.Entry, error) {
 			e, err := keyspace.DecodeEntry(b)
 			e.Tag = append([]byte(nil), e.Tag...)
 			return e, err
@@ -206,14 +264,14 @@ func (l *logCheck) entry(id keyspace.Queue, offset mq.QueueOffset) (e keyspace.E
 }
 
 func (l *logCheck) orphan(id keyspace.Queue, e keyspace.Entry) {
-	l.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
+	l.views.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
 		"entry %d of queue %d, topic %d, points at position %d of the log, where there is no message of it", l.cursors[id], id.Queue, id.Topic, e.Pos)
 }
 
 // match compares an entry with the message it points at, and goes to the next one.
 func (l *logCheck) match(rec commitlog.Record, id keyspace.Queue, e keyspace.Entry, now int64, m command.StoredMessage) {
 	if e.Size != uint32(m.Size) || e.StoreTime != now || string(e.Tag) != string(m.Tag) || e.Group != groupHash(m.Group) {
-		l.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
+		l.views.inViews(keyspace.AppendEntryKey(nil, id, l.cursors[id]),
 			"entry %d of queue %d, topic %d, does not agree with its message in record %d: size %d and %d, time %d and %d, tag %q and %q, or message group",
 			l.cursors[id], id.Queue, id.Topic, rec.Index, e.Size, m.Size, e.StoreTime, now, e.Tag, m.Tag)
 	}
@@ -238,8 +296,12 @@ func (l *logCheck) rest() {
 	end := commitlog.Record{PayloadPos: math.MaxInt64}
 	for _, id := range l.views.order {
 		if _, _, err := l.nextEntry(end, id); err != nil {
-			l.inViews(nil, "cannot be read: %v", err)
+			l.views.inViews(nil, "cannot be read: %v", err)
 			return
 		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(l.trimmed), compareQueues) {
+		l.views.inViews(keyspace.AppendEndsKey(nil, id), "the message of record %d at position %d is not in queue %d of topic %d, and no trim has taken it",
+			l.trimmed[id].index, l.trimmed[id].pos, id.Queue, id.Topic)
 	}
 }

@@ -43,20 +43,22 @@ func groupOf(id mq.GroupID, attempts mq.Attempt) *mq.Group {
 	return g
 }
 
-func openStore(t *testing.T, fs vfs.FS) *store.Store {
+func openStore(t *testing.T, fs vfs.FS, retention ...shard.Retention) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Options{
-		FS: fs, Dir: storeDir, Shards: []string{shardName}, SegmentSize: 8 << 10, ZeroFill: -1, CacheSize: 1 << 20,
-	})
+	o := store.Options{FS: fs, Dir: storeDir, Shards: []string{shardName}, SegmentSize: 8 << 10, ZeroFill: -1, CacheSize: 1 << 20}
+	for _, r := range retention {
+		o.Retention = r
+	}
+	s, err := store.Open(o)
 	require.NoError(t, err)
 	return s
 }
 
 // fill makes a store on fs that has a key of every kind in its views and several
 // segments in its log.
-func fill(t *testing.T, fs vfs.FS) {
+func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 	t.Helper()
-	s := openStore(t, fs)
+	s := openStore(t, fs, retention...)
 	defer s.Close() // also after a failed check, so that the bubble ends
 	ctx := context.Background()
 	orders, gone := topicOf(1, 3), topicOf(2, 1)
@@ -97,6 +99,9 @@ func fill(t *testing.T, fs vfs.FS) {
 		require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Reason: mq.Nack}})...))
 	}
 	time.Sleep(11 * time.Second) // leases end
+	if len(retention) > 0 {
+		trim(t, s, send, receive, orders, others)
+	}
 	again := receive(orders, readers, 3, time.Hour)
 	// Used up, and without a dead-letter topic to go to for as long as the test is.
 	require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: again[0].Lease, Reason: mq.Nack}})...))
@@ -105,12 +110,41 @@ func fill(t *testing.T, fs vfs.FS) {
 	require.NoError(t, s.Close())
 }
 
+// trim lets what was sent grow old until segments are dropped, with one topic that is
+// emptied and one that is purged.
+func trim(t *testing.T, s *store.Store, send func(*mq.Topic, mq.QueueID, int), receive func(*mq.Topic, *mq.Group, int, time.Duration) []mq.Delivery, orders *mq.Topic, others *mq.Group) {
+	t.Helper()
+	emptied, purged := topicOf(3, 1), topicOf(4, 2)
+	send(emptied, 0, 2)
+	send(purged, 1, 3)
+	receive(purged, others, 1, time.Hour)
+	time.Sleep(110 * time.Minute)
+	for i := range 20 {
+		send(orders, mq.QueueID(i%3), 1+i%4)
+	}
+	send(purged, 0, 2)
+	time.Sleep(20 * time.Minute)
+	require.NoError(t, s.PurgeTopic(context.Background(), purged.ID))
+	send(purged, 0, 1)
+	for i := range 6 {
+		send(orders, mq.QueueID(i%3), 2)
+	}
+	time.Sleep(30 * time.Minute)
+	require.Positive(t, s.Stats()[shardName].LogFirst, "nothing was dropped")
+}
+
 // filledStore returns a closed store with everything in it.
-func filledStore(t *testing.T) *vfs.MemFS {
+func filledStore(t *testing.T, retention ...shard.Retention) *vfs.MemFS {
 	t.Helper()
 	mem := vfs.NewMem()
-	synctest.Test(t, func(t *testing.T) { fill(t, mem) })
+	synctest.Test(t, func(t *testing.T) { fill(t, mem, retention...) })
 	return mem
+}
+
+// stores calls fn with a store that has its whole log, and with one that was trimmed.
+func stores(t *testing.T, fn func(t *testing.T, mem *vfs.MemFS, trimmed bool)) {
+	t.Run("whole", func(t *testing.T) { fn(t, filledStore(t), false) })
+	t.Run("trimmed", func(t *testing.T) { fn(t, filledStore(t, shard.Retention{Age: 2 * time.Hour}), true) })
 }
 
 // check returns what Check found and saw.
@@ -184,26 +218,36 @@ func copyOf(t *testing.T, files map[string][]byte) *vfs.MemFS {
 }
 
 func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
-	mem := filledStore(t)
-	before := tree(t, mem, "node")
-	found, sum := check(t, mem, true)
-	require.Empty(t, found)
-	require.Equal(t, before, tree(t, mem, "node"))
-	require.True(t, sum.Derived, sum.NotDerived)
-	require.Greater(t, sum.Log.Segments, 3)
-	require.Equal(t, sum.Log.Last, sum.Applied)
-	require.Equal(t, []mq.TopicID{1, 101}, sum.Topics)
-	require.Equal(t, []mq.GroupID{1, 2}, sum.Groups)
-	require.Greater(t, sum.Messages, uint64(100))
+	stores(t, func(t *testing.T, mem *vfs.MemFS, trimmed bool) {
+		before := tree(t, mem, "node")
+		found, sum := check(t, mem, true)
+		require.Empty(t, found)
+		require.Equal(t, before, tree(t, mem, "node"))
+		require.True(t, sum.Derived, sum.NotDerived)
+		require.Greater(t, sum.Log.Segments, 3)
+		require.Equal(t, sum.Log.Last, sum.Applied)
+		if trimmed {
+			require.Greater(t, sum.Log.First, uint64(1))
+			require.Equal(t, []mq.TopicID{1, 3, 4, 101}, sum.Topics)
+		} else {
+			require.Equal(t, []mq.TopicID{1, 101}, sum.Topics)
+		}
+		require.Equal(t, []mq.GroupID{1, 2}, sum.Groups)
+		require.Greater(t, sum.Messages, uint64(50))
 
-	kinds := map[keyspace.Kind]int{}
-	eachKey(t, mem, func(key, _ []byte) { kinds[keyspace.KindOf(key)]++ })
-	for _, kind := range []keyspace.Kind{
-		keyspace.KindState, keyspace.KindEntry, keyspace.KindGroup, keyspace.KindLease, keyspace.KindGone, keyspace.KindProgress,
-		keyspace.KindReady, keyspace.KindSub, keyspace.KindTopic, keyspace.KindDue,
-	} {
-		require.Positive(t, kinds[kind], "the store of the test has no key of kind %c", kind)
-	}
+		kinds := map[keyspace.Kind]int{}
+		eachKey(t, mem, func(key, _ []byte) { kinds[keyspace.KindOf(key)]++ })
+		want := []keyspace.Kind{
+			keyspace.KindState, keyspace.KindEntry, keyspace.KindGroup, keyspace.KindLease, keyspace.KindGone, keyspace.KindProgress,
+			keyspace.KindReady, keyspace.KindSub, keyspace.KindTopic, keyspace.KindDue,
+		}
+		if trimmed {
+			want = append(want, keyspace.KindBegin, keyspace.KindEnds)
+		}
+		for _, kind := range want {
+			require.Positive(t, kinds[kind], "the store of the test has no key of kind %c", kind)
+		}
+	})
 }
 
 func TestCheckOnDiskChangesNothing(t *testing.T) {
@@ -282,36 +326,42 @@ func onlyDerived(key []byte) bool {
 	if id, _, err := keyspace.DecodeEntryKey(key); err == nil && id.Topic > 100 {
 		return true
 	}
-	kind := keyspace.KindOf(key)
-	return kind == keyspace.KindGone || kind == keyspace.KindProgress
+	switch keyspace.KindOf(key) {
+	case keyspace.KindGone, keyspace.KindProgress:
+		return true
+	case keyspace.KindEnds: // of a queue that is empty
+		return true
+	}
+	return false
 }
 
 func TestCheckFindsEveryMissingKey(t *testing.T) {
-	mem := filledStore(t)
-	files := tree(t, mem, "node")
-	last := map[keyspace.Kind][]byte{}
-	n := 0
-	eachKey(t, mem, func(key, _ []byte) {
-		n++
-		kind := keyspace.KindOf(key)
-		if kind == keyspace.KindEntry && n%13 != 0 {
-			return // there are many
-		}
-		last[kind] = key
-		lacks := edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Delete(key, nil)) })
-		found, sum := check(t, lacks, true)
-		require.NotEmpty(t, found, "key %x", key)
-		if kind != keyspace.KindState {
-			require.True(t, sum.Derived, sum.NotDerived)
-			require.True(t, slices.ContainsFunc(found, func(f store.Finding) bool {
-				return f.Key == fmt.Sprintf("%x", key) && strings.Contains(f.Problem, "the log gives it")
-			}), "key %x: %v", key, found)
-		}
-		if found, _ = check(t, lacks, false); !onlyDerived(key) {
-			require.NotEmpty(t, found, "key %x, without deriving", key)
-		}
+	stores(t, func(t *testing.T, mem *vfs.MemFS, trimmed bool) {
+		files := tree(t, mem, "node")
+		last := map[keyspace.Kind][]byte{}
+		n := 0
+		eachKey(t, mem, func(key, _ []byte) {
+			n++
+			kind := keyspace.KindOf(key)
+			if kind == keyspace.KindEntry && n%13 != 0 {
+				return // there are many
+			}
+			last[kind] = key
+			lacks := edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Delete(key, nil)) })
+			found, sum := check(t, lacks, true)
+			require.NotEmpty(t, found, "key %x", key)
+			if kind != keyspace.KindState {
+				require.True(t, sum.Derived, sum.NotDerived)
+				require.True(t, slices.ContainsFunc(found, func(f store.Finding) bool {
+					return f.Key == fmt.Sprintf("%x", key) && strings.Contains(f.Problem, "the log gives it")
+				}), "key %x: %v", key, found)
+			}
+			if found, _ = check(t, lacks, false); !onlyDerived(key) {
+				require.NotEmpty(t, found, "key %x, without deriving", key)
+			}
+		})
+		require.GreaterOrEqual(t, len(last), 10) // used-up messages are moved as soon as they are
 	})
-	require.Len(t, last, 11-1) // used-up messages are moved as soon as they are
 }
 
 func TestCheckFindsEveryKeyTooMany(t *testing.T) {
@@ -350,28 +400,29 @@ func TestCheckFindsEveryKeyTooMany(t *testing.T) {
 }
 
 func TestCheckFindsEveryChangedValue(t *testing.T) {
-	mem := filledStore(t)
-	files := tree(t, mem, "node")
-	n, step := 0, 17
-	if testing.Short() {
-		step = 97
-	}
-	eachKey(t, mem, func(key, val []byte) {
-		for i := range val {
-			if n++; n%step != 0 {
-				continue
-			}
-			changed := edited(t, files, func(b *pebble.Batch) {
-				val[i] ^= 1
-				require.NoError(t, b.Set(key, val, nil))
-				val[i] ^= 1
-			})
-			found, sum := check(t, changed, true)
-			require.NotEmpty(t, found, "byte %d of the value of %x", i, key)
-			require.Equal(t, uint64(len(found)), sum.Findings)
+	stores(t, func(t *testing.T, mem *vfs.MemFS, trimmed bool) {
+		files := tree(t, mem, "node")
+		n, step := 0, 17
+		if testing.Short() {
+			step = 97
 		}
+		eachKey(t, mem, func(key, val []byte) {
+			for i := range val {
+				if n++; n%step != 0 {
+					continue
+				}
+				changed := edited(t, files, func(b *pebble.Batch) {
+					val[i] ^= 1
+					require.NoError(t, b.Set(key, val, nil))
+					val[i] ^= 1
+				})
+				found, sum := check(t, changed, true)
+				require.NotEmpty(t, found, "byte %d of the value of %x", i, key)
+				require.Equal(t, uint64(len(found)), sum.Findings)
+			}
+		})
+		require.Greater(t, n, 1000)
 	})
-	require.Greater(t, n, 1000)
 }
 
 // Without deriving, the entries are still compared with the messages.
@@ -478,6 +529,43 @@ func TestCheckOfAStoreWithoutViewsChecksTheLog(t *testing.T) {
 	require.Empty(t, found)
 	require.Positive(t, sum.Log.Records)
 	require.Contains(t, sum.NotDerived, "next start derives them")
+}
+
+// The base is what the views of a trimmed log are rebuilt from, and compared with.
+func TestCheckNamesAMissingOrDamagedBase(t *testing.T) {
+	files := tree(t, filledStore(t, shard.Retention{Age: 2 * time.Hour}), "node")
+	var base string
+	for name, b := range files {
+		if b == nil && strings.Contains(name, "views.base-") {
+			base = name
+		}
+	}
+	require.NotEmpty(t, base)
+	lacks := maps.Clone(files)
+	maps.DeleteFunc(lacks, func(name string, _ []byte) bool { return strings.HasPrefix(name, base) })
+	found, sum := check(t, copyOf(t, lacks), true)
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Problem, "there is no base of the views")
+	require.False(t, sum.Derived)
+
+	for name, b := range files {
+		if !strings.HasPrefix(name, base) || !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		damaged := maps.Clone(files)
+		damaged[name] = bytes.Clone(b)
+		damaged[name][len(b)/3] ^= 1
+		found, sum := check(t, copyOf(t, damaged), true)
+		require.True(t, slices.ContainsFunc(found, func(f store.Finding) bool { return f.File == name }), "%v", found)
+		require.False(t, sum.Derived)
+	}
+
+	// Without the views the log alone would not do.
+	maps.DeleteFunc(files, func(name string, _ []byte) bool { return strings.HasPrefix(name, viewsDir+"/") || name == viewsDir })
+	found, _ = check(t, copyOf(t, files), true)
+	require.True(t, slices.ContainsFunc(found, func(f store.Finding) bool {
+		return f.File == viewsDir && strings.Contains(f.Problem, "restore-views")
+	}), "%v", found)
 }
 
 func TestCheckTellsManyFindingsOfAKindOnce(t *testing.T) {

@@ -2,7 +2,10 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -14,12 +17,14 @@ import (
 // A viewsCheck is the check of the keys and values of one shard's views against
 // each other.
 type viewsCheck struct {
-	*shardCheck
+	*folder
+	n          uint64 // keys
 	topics     map[mq.TopicID]command.Topic
 	groups     map[mq.GroupID]command.Group
 	subs       map[keyspace.Sub]bool
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool
+	ends       map[keyspace.Queue]keyspace.Ends
 	queues     map[keyspace.Queue]*queueEntries
 	order      []keyspace.Queue // the keys of queues
 
@@ -38,14 +43,15 @@ type queueEntries struct {
 	time      int64
 }
 
-func newViewsCheck(c *shardCheck) *viewsCheck {
+func newViewsCheck(f *folder) *viewsCheck {
 	return &viewsCheck{
-		shardCheck: c,
+		folder:     f,
 		topics:     map[mq.TopicID]command.Topic{},
 		groups:     map[mq.GroupID]command.Group{},
 		subs:       map[keyspace.Sub]bool{},
 		goneTopics: map[mq.TopicID]bool{},
 		goneGroups: map[mq.GroupID]bool{},
+		ends:       map[keyspace.Queue]keyspace.Ends{},
 		queues:     map[keyspace.Queue]*queueEntries{},
 	}
 }
@@ -55,8 +61,8 @@ func (v *viewsCheck) run() error {
 	if err := v.scan(v.register); err != nil {
 		return err
 	}
-	if v.state.Index == 0 && v.sum.Keys > 0 {
-		v.inViews(keyspace.StateKey(), "is missing, and there are %d keys", v.sum.Keys)
+	if v.state.Index == 0 && v.n > 0 {
+		v.inViews(keyspace.StateKey(), "is missing, and there are %d keys", v.n)
 	}
 	for id := range v.goneTopics {
 		if _, ok := v.topics[id]; ok {
@@ -68,7 +74,11 @@ func (v *viewsCheck) run() error {
 			v.inViews(keyspace.AppendGroupKey(nil, id), "group %d is registered and deleted for ever", id)
 		}
 	}
-	return v.scan(v.judge)
+	if err := v.scan(v.judge); err != nil {
+		return err
+	}
+	v.judgeEnds()
+	return nil
 }
 
 // scan calls fn for every key.
@@ -92,7 +102,7 @@ func (v *viewsCheck) scan(fn func(key, val []byte) error) (err error) {
 
 // register notes topics, groups and subscriptions.
 func (v *viewsCheck) register(key, val []byte) error {
-	v.sum.Keys++
+	v.n++
 	switch keyspace.KindOf(key) {
 	case keyspace.KindTopic:
 		id, err := keyspace.DecodeTopicKey(key)
@@ -118,6 +128,14 @@ func (v *viewsCheck) register(key, val []byte) error {
 			v.inViews(key, "%v", err)
 		}
 		v.subs[sub] = true
+	case keyspace.KindEnds:
+		id, err := keyspace.DecodeEndsKey(key)
+		ends, valErr := keyspace.DecodeEnds(val)
+		if err = errors.Join(err, valErr); err != nil {
+			v.inViews(key, "%v", err)
+		} else {
+			v.ends[id] = ends
+		}
 	case keyspace.KindGone:
 		topic, group, err := keyspace.DecodeGoneKey(key)
 		switch {
@@ -140,7 +158,13 @@ func (v *viewsCheck) judge(key, val []byte) error {
 		if !bytes.Equal(key, keyspace.StateKey()) {
 			v.inViews(key, "is no key of the views")
 		}
-	case keyspace.KindTopic, keyspace.KindGroup:
+	case keyspace.KindBegin:
+		if !bytes.Equal(key, keyspace.BeginKey()) {
+			v.inViews(key, "is no key of the views")
+		} else if v.begin.Pos > v.state.Pos || v.begin.Index > v.state.Index+1 {
+			v.inViews(key, "lets the log begin with record %d at position %d, which is behind what the views have applied", v.begin.Index, v.begin.Pos)
+		}
+	case keyspace.KindTopic, keyspace.KindGroup, keyspace.KindEnds:
 	case keyspace.KindEntry:
 		v.entry(key, val)
 	case keyspace.KindProgress:
@@ -176,20 +200,15 @@ func (v *viewsCheck) entry(key, val []byte) {
 		v.inViews(key, "%v", err)
 		return
 	}
-	t, registered := v.topics[id.Topic]
+	v.queue(key, id)
 	q := v.queues[id]
-	switch {
-	case !registered:
-		v.inViews(key, "entry %d of queue %d belongs to topic %d, which is not registered", offset, id.Queue, id.Topic)
-	case id.Queue < 0 || int32(id.Queue) >= t.Queues:
-		v.inViews(key, "entry %d belongs to queue %d of topic %d, which has %d", offset, id.Queue, id.Topic, t.Queues)
-	}
 	if q == nil {
+		kept := v.ends[id].Kept
 		q = &queueEntries{min: offset, next: offset}
 		v.queues[id] = q
 		v.order = append(v.order, id)
-		if offset != 0 {
-			v.inViews(key, "queue %d of topic %d begins with entry %d: those before are missing", id.Queue, id.Topic, offset)
+		if offset != kept {
+			v.inViews(key, "queue %d of topic %d begins with entry %d: it should with entry %d", id.Queue, id.Topic, offset, kept)
 		}
 	}
 	if offset != q.next {
@@ -204,6 +223,36 @@ func (v *viewsCheck) entry(key, val []byte) {
 			offset, id.Queue, id.Topic, e.Pos, e.StoreTime)
 	}
 	q.next, q.pos, q.time = offset+1, e.Pos, e.StoreTime
+}
+
+// queue checks that the queue of a key exists.
+func (v *viewsCheck) queue(key []byte, id keyspace.Queue) {
+	switch t, registered := v.topics[id.Topic]; {
+	case !registered:
+		v.inViews(key, "belongs to queue %d of topic %d, which is not registered", id.Queue, id.Topic)
+	case id.Queue < 0 || int32(id.Queue) >= t.Queues:
+		v.inViews(key, "belongs to queue %d of topic %d, which has %d", id.Queue, id.Topic, t.Queues)
+	}
+}
+
+// judgeEnds checks that queues which were trimmed have all entries up to where they
+// ended then.
+func (v *viewsCheck) judgeEnds() {
+	for _, id := range slices.SortedFunc(maps.Keys(v.ends), compareQueues) {
+		key, ends := keyspace.AppendEndsKey(nil, id), v.ends[id]
+		v.queue(key, id)
+		end := ends.Kept
+		if q := v.queues[id]; q != nil {
+			end = q.next
+		}
+		if end < ends.Next {
+			v.inViews(key, "queue %d of topic %d had %d entries when it was trimmed, those from %d on are missing", id.Queue, id.Topic, ends.Next, end)
+		}
+	}
+}
+
+func compareQueues(a, b keyspace.Queue) int {
+	return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Queue, b.Queue))
 }
 
 func (v *viewsCheck) sub(key []byte) {
@@ -230,10 +279,11 @@ func (v *viewsCheck) registered(key []byte, sub keyspace.Sub) bool {
 
 // next returns the end of a queue: the offset of its next message.
 func (v *viewsCheck) next(topic mq.TopicID, queue mq.QueueID) mq.QueueOffset {
-	if q := v.queues[keyspace.Queue{Topic: topic, Queue: queue}]; q != nil {
-		return q.next
+	id := keyspace.Queue{Topic: topic, Queue: queue}
+	if q := v.queues[id]; q != nil {
+		return max(q.next, v.ends[id].Next)
 	}
-	return 0
+	return v.ends[id].Next
 }
 
 func (v *viewsCheck) judgeProgress(key, val []byte) {

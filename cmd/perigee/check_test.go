@@ -61,6 +61,10 @@ func TestCheckVerifiesAStoppedServerAndNamesDamage(t *testing.T) {
 	data[at]++
 	require.NoError(t, os.WriteFile(logs[0], data, 0o600))
 	require.NoError(t, os.Remove(filepath.Join(folder, "router", "REVISION")))
+	refused := perigee(t, nil, "", "standalone", "--data-dir", folder, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
+	require.Equal(t, exitFailed, refused.code)
+	require.Contains(t, refused.stderr, "REVISION is damaged")
+	require.Contains(t, refused.stderr, "check --data-dir "+folder+" shows all that is wrong")
 	damaged := perigee(t, nil, "", "check", "--data-dir", folder)
 	require.Equal(t, exitFailed, damaged.code)
 	require.Contains(t, damaged.stdout, logs[0]+":")

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/node"
 )
 
 func (a *app) standaloneCommand() *cobra.Command {
@@ -28,6 +29,9 @@ func (a *app) standaloneCommand() *cobra.Command {
 			cfg.Version = version
 			var printed error
 			err = a.serve(cmd.Context(), cfg, a.logger(cfg.Log), func(info serverInfo) { printed = a.printReady(info, cfg) })
+			if node.IsDamage(err) {
+				return fmt.Errorf("%w\n%s check --data-dir %s shows all that is wrong, and changes nothing", err, a.program, cfg.DataDir)
+			}
 			if err != nil {
 				return err
 			}

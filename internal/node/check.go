@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
 // A Finding is one thing that is wrong in the data directory of a stopped node.
@@ -86,6 +91,15 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 		}
 	}
 	return sum, nil
+}
+
+// IsDamage reports whether err is about files that are not what was written to them.
+func IsDamage(err error) bool {
+	var log *commitlog.CorruptionError
+	var metadata *router.DamageError
+	return errors.As(err, &log) || errors.As(err, &metadata) ||
+		errors.Is(err, commitlog.ErrNotALog) || errors.Is(err, keyspace.ErrCorrupt) || errors.Is(err, command.ErrCorrupt) ||
+		errors.Is(err, readonly.ErrManifest) || pebble.IsCorruptionError(err)
 }
 
 // ofMetadata returns the finding that err describes.

@@ -155,10 +155,15 @@ func TestDamageOfAnyFileIsNamedOrHarmless(t *testing.T) {
 	seed := number(t, "PERIGEE_SEED", rand.Uint64N(1<<40))
 	whole := os.Getenv("PERIGEE_DAMAGE") == "all"
 	tried := 0
-	for _, end := range []string{"closed", "killed"} {
+	for end, fill := range map[string]func(t *testing.T) *filled{
+		"closed":  func(t *testing.T) *filled { return filledNode(t, false) },
+		"killed":  func(t *testing.T) *filled { return filledNode(t, true) },
+		"trimmed": trimmedNode,
+	} {
 		t.Run(end, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 2))
-			c, all := filledNode(t, end == "killed")
+			node := fill(t)
+			all := node.files
 			list := damages(all, rng, whole)
 			n := len(list)
 			if !whole {
@@ -174,7 +179,7 @@ func TestDamageOfAnyFileIsNamedOrHarmless(t *testing.T) {
 			outcomes := map[outcome]int{}
 			tried += len(list)
 			inParallel(t, len(list), func(t *testing.T, i int) {
-				o := tryDamage(t, c, all, list[i])
+				o := tryDamage(t, node, list[i])
 				mu.Lock()
 				defer mu.Unlock()
 				outcomes[o]++
@@ -187,9 +192,20 @@ func TestDamageOfAnyFileIsNamedOrHarmless(t *testing.T) {
 	require.NoError(t, table.Add(table.Cell{Column: "simulated, sync", Row: "damaged files", Value: fmt.Sprint(tried)}))
 }
 
-// filledNode returns a story that has run to its end, and the files that it has left
-// when everything was closed, or else those of a kill at the end of the second half.
-func filledNode(t *testing.T, killed bool) (c *story, all map[string][]byte) {
+// filled is what a node has left behind.
+type filled struct {
+	files map[string][]byte
+	end   time.Time
+	// serve opens what is on a disk, reads everything and compares it with what there
+	// was. The error is a refusal, or says how the two differ.
+	serve func(fs vfs.FS) (outcome, error)
+}
+
+// filledNode returns the files that a story has left that has run to its end: when
+// everything was closed, or else those of a kill at the end of the second half.
+func filledNode(t *testing.T, killed bool) *filled {
+	var c *story
+	var all map[string][]byte
 	synctest.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
 		c = newStory(settings{flush: shard.FlushSync, segment: 8 << 10, fill: 4 << 10})
@@ -201,10 +217,11 @@ func filledNode(t *testing.T, killed bool) (c *story, all map[string][]byte) {
 			all = files(t, mem, "node")
 		}
 	})
-	return c, all
+	return &filled{files: all, end: c.end(), serve: c.serve}
 }
 
-func tryDamage(t *testing.T, c *story, all map[string][]byte, d damage) (o outcome) {
+func tryDamage(t *testing.T, node *filled, d damage) (o outcome) {
+	all := node.files
 	synctest.Test(t, func(t *testing.T) {
 		damaged := maps.Clone(all)
 		if d.do != nil {
@@ -221,9 +238,9 @@ func tryDamage(t *testing.T, c *story, all map[string][]byte, d damage) (o outco
 		checked := nodeFindings(disk)
 		require.Equal(t, damaged, files(t, disk, "node"), "%s: the check has changed something", d)
 
-		time.Sleep(time.Until(c.end())) // time goes on from where the story ended
+		time.Sleep(time.Until(node.end)) // time goes on from where the story ended
 		var err error
-		o, err = c.serve(disk)
+		o, err = node.serve(disk)
 		if err != nil {
 			named := d.file
 			if all[d.file] != nil || strings.HasPrefix(d.file, storeDir+"/shards") {

@@ -12,11 +12,13 @@ type Kind byte
 // The kinds of keys.
 const (
 	KindState    Kind = prefixState
+	KindBegin    Kind = prefixBegin
 	KindEntry    Kind = prefixEntry
 	KindGroup    Kind = prefixGroup
 	KindLease    Kind = prefixLease
 	KindGone     Kind = prefixGone
 	KindProgress Kind = prefixProgress
+	KindEnds     Kind = prefixEnds
 	KindReady    Kind = prefixReady
 	KindSub      Kind = prefixSub
 	KindTopic    Kind = prefixTopic

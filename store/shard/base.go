@@ -49,6 +49,17 @@ func bases(fsys vfs.FS, dir string) ([]commitlog.Pos, error) {
 	return list, nil
 }
 
+// Bases returns the folders of the bases of the shard in dir, the newest first. None is
+// no error.
+func Bases(fsys vfs.FS, dir string) ([]string, error) {
+	list, err := bases(fsys, dir)
+	var paths []string
+	for _, pos := range list {
+		paths = append(paths, fsys.PathJoin(dir, baseName(pos)))
+	}
+	return paths, err
+}
+
 // saveBase makes the base for a log that begins at begin. The views on disk must have
 // applied the command that says so. When it returns the base is durable.
 func (s *Shard) saveBase(begin commitlog.Pos) error {
@@ -192,7 +203,7 @@ func bestBase(fsys vfs.FS, dir string, first commitlog.SegmentInfo) (path string
 
 // verifyBase reads the whole base.
 func verifyBase(fsys vfs.FS, path string) (r Reach, err error) {
-	db, err := readViews(fsys, path)
+	db, err := ReadViewsIn(fsys, path)
 	if err != nil {
 		return r, err
 	}

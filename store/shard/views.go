@@ -157,10 +157,11 @@ func viewsError(dir string, err error) error {
 // ReadViews opens the views of the shard in dir for reading only; the caller closes
 // them. Nobody may have the shard open. Views whose manifest is damaged are refused.
 func ReadViews(fsys vfs.FS, dir string) (*pebble.DB, error) {
-	return readViews(fsys, ViewsDir(fsys, dir))
+	return ReadViewsIn(fsys, ViewsDir(fsys, dir))
 }
 
-func readViews(fsys vfs.FS, path string) (*pebble.DB, error) {
+// ReadViewsIn is ReadViews for the folder of the views itself, or of a base of them.
+func ReadViewsIn(fsys vfs.FS, path string) (*pebble.DB, error) {
 	db, err := pebble.Open(path, &pebble.Options{FS: fsys, ReadOnly: true, ErrorIfNotExists: true, Logger: silent{}})
 	if err != nil {
 		return nil, err
