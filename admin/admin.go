@@ -1,10 +1,10 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
 // consumer groups are created, shown, changed and removed over gRPC, dead letters
-// counted and sent back, and clients asked to reconnect.
+// counted and sent back, and clients listed and asked to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
-// offsets, the proxy the clients. What a removal means for stored messages is not decided here: the
-// store learns of it from the router.
+// offsets, the proxy the clients. What a removal means for stored messages is not
+// decided here: the store learns of it from the router.
 package admin
 
 import (
@@ -60,31 +60,37 @@ type Store interface {
 }
 
 // Clients is what the service asks of the proxy tier. The documentation of the
-// method is in package proxy.
+// methods is in package proxy.
 type Clients interface {
+	Clients(sel mq.ClientSelection) (list []mq.Client, more bool)
 	Reconnect(ids []string, percent int) (asked int, unreachable []string)
 }
 
 // Options configure a Server.
 type Options struct {
-	Router  Router
-	Store   Store
-	Clients Clients
+	Router Router
+	Store  Store
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
+	// Clients knows who is connected; nil: nobody. Node is what this node is called.
+	Clients Clients
+	Node    string
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
 
-// Server implements AdminService. Its methods may be called from any goroutine.
+// Server implements AdminService and ClientService. Its methods may be called from
+// any goroutine.
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
+	adminpb.UnimplementedClientServiceServer
 
 	router  Router
 	store   Store
-	clients Clients
 	shards  []string
+	clients Clients
+	node    string
 	logger  *slog.Logger
 	turn    atomic.Uint64 // of the queues that dead letters go back to
 }
@@ -94,12 +100,19 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{router: opts.Router, store: opts.Store, clients: opts.Clients, shards: opts.Shards, logger: opts.Logger}
+	if opts.Clients == nil {
+		opts.Clients = nobody{}
+	}
+	return &Server{
+		router: opts.Router, store: opts.Store, shards: opts.Shards,
+		clients: opts.Clients, node: opts.Node, logger: opts.Logger,
+	}
 }
 
-// Register adds the service to g.
+// Register adds the services to g.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterAdminServiceServer(g, s)
+	adminpb.RegisterClientServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.

@@ -52,6 +52,14 @@ func newFixtureOn(t *testing.T, shards []string) *fixture {
 // oneClient is the only client that is connected.
 type oneClient string
 
+func (c oneClient) Clients(sel mq.ClientSelection) ([]mq.Client, bool) {
+	one := mq.Client{ID: string(c)}
+	if one.ID <= sel.After || !sel.Has(&one) {
+		return nil, false
+	}
+	return []mq.Client{one}, false
+}
+
 func (c oneClient) Reconnect(ids []string, percent int) (asked int, unreachable []string) {
 	if len(ids) == 0 && percent > 0 {
 		return 1, nil

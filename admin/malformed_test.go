@@ -23,8 +23,8 @@ import (
 	"github.com/perigee-mq/perigee/internal/hostile"
 )
 
-// specimens has a good request of every RPC, about the topic and the group that
-// the test makes anew for each. A new RPC needs one here.
+// specimens has a good request of every RPC of every service, about the topic and
+// the group that the test makes anew for each. A new RPC needs one here.
 var specimens = map[string]proto.Message{
 	"CreateTopic": &adminpb.CreateTopicRequest{
 		Name: "new", Type: adminpb.TopicType_TOPIC_TYPE_NORMAL, Queues: 2, Permission: adminpb.Permission_PERMISSION_READ_WRITE,
@@ -35,6 +35,7 @@ var specimens = map[string]proto.Message{
 		Name: "t", ReadQueues: new(int32(4)), WriteQueues: new(int32(4)), Permission: adminpb.Permission_PERMISSION_READ.Enum(),
 	},
 	"DeleteTopic": &adminpb.DeleteTopicRequest{Name: "t"},
+	"PurgeTopic":  &adminpb.PurgeTopicRequest{Name: "t"},
 	"CreateGroup": &adminpb.CreateGroupRequest{
 		Name: "new",
 		Retry: &adminpb.RetryPolicy{
@@ -50,22 +51,31 @@ var specimens = map[string]proto.Message{
 		Retry: &adminpb.RetryPolicy{MaxAttempts: 3, Initial: durationpb.New(time.Second), Max: durationpb.New(time.Minute), Multiplier: 2},
 		Start: &adminpb.StartPosition{Policy: adminpb.StartPosition_POLICY_LATEST},
 	},
-	"DeleteGroup":      &adminpb.DeleteGroupRequest{Name: "g"},
-	"ReconnectClients": &adminpb.ReconnectClientsRequest{ClientIds: []string{"c", "d"}},
+	"DeleteGroup":        &adminpb.DeleteGroupRequest{Name: "g"},
+	"ReconnectClients":   &adminpb.ReconnectClientsRequest{ClientIds: []string{"c", "d"}},
+	"ListDeadLetters":    &adminpb.ListDeadLettersRequest{Namespace: "n"},
+	"RedriveDeadLetters": &adminpb.RedriveDeadLettersRequest{Group: "g", Max: 5},
+	"ListClients":        &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
 }
 
 func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName("perigee.admin.v1.AdminService")
-	require.NoError(t, err)
-	methods := d.(protoreflect.ServiceDescriptor).Methods()
-	for i := range methods.Len() {
-		m := methods.Get(i)
-		t.Run(string(m.Name()), func(t *testing.T) {
-			good, ok := specimens[string(m.Name())]
-			require.True(t, ok, "%s: a new RPC needs a specimen", m.Name())
-			malform(t, m, good)
-		})
-	}
+	services := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("perigee.admin.v1", func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			services++
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				t.Run(string(m.Name()), func(t *testing.T) {
+					good, ok := specimens[string(m.Name())]
+					require.True(t, ok, "%s: a new RPC needs a specimen", m.FullName())
+					malform(t, m, good)
+				})
+			}
+		}
+		return true
+	})
+	require.Equal(t, 2, services)
 }
 
 func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) {
@@ -74,7 +84,7 @@ func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) 
 	invoke := func(req proto.Message) error {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
 		require.NoError(t, err)
-		return conn.Invoke(ctx, "/perigee.admin.v1.AdminService/"+string(m.Name()), req, kind.New().Interface())
+		return conn.Invoke(ctx, "/"+string(m.Parent().FullName())+"/"+string(m.Name()), req, kind.New().Interface())
 	}
 	anew := func() {
 		for _, name := range []string{"t", "new"} {
@@ -108,7 +118,10 @@ func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) 
 		}
 		refused++
 		// What is named by name and namespace is a topic or a group in the texts.
-		noun := strings.ToLower(string(m.Name())[len(m.Name())-len("Topic"):])
+		noun := "group"
+		if strings.HasSuffix(string(m.Name()), "Topic") {
+			noun = "topic"
+		}
 		about := (mutation.Path == "name" || mutation.Path == "namespace") && strings.Contains(st.Message(), noun)
 		text := strings.ReplaceAll(st.Message(), "-", "_") // some are named as the command line does
 		require.True(t, about || mutation.NamedBy(text), "%s: the text names nothing of it: %v", mutation, st)

@@ -136,6 +136,9 @@ type Receive struct {
 	// more and others are found. It may wait. Its error gives the messages back,
 	// uncounted, and is that of the receive. Nil: nobody is asked.
 	Reserve func(ctx context.Context, bytes int) error
+	// Waited, when set, is increased by the time that the receive spent waiting for
+	// a message. The caller reads it when the receive has returned.
+	Waited *time.Duration
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

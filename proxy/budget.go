@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -21,6 +22,9 @@ const budgetWait = 5 * time.Second
 type budget struct {
 	bytes int64
 	free  *semaphore.Weighted
+
+	held    atomic.Int64  // bytes that are not free
+	refused atomic.Uint64 // shares that were not to be had
 }
 
 func newBudget(bytes int64) *budget {
@@ -44,16 +48,19 @@ func (s *share) reserve(ctx context.Context, bytes int) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			s.budget.refused.Add(1)
 			return fmt.Errorf("%w: %d bytes of messages are on their way to consumers that do not read them (delivery_memory)", mq.ErrBusy, s.budget.bytes)
 		}
 	}
 	s.bytes += want
+	s.budget.held.Add(want)
 	return nil
 }
 
 // release gives back everything.
 func (s *share) release() {
 	if s.bytes > 0 {
+		s.budget.held.Add(-s.bytes)
 		s.budget.free.Release(s.bytes)
 		s.bytes = 0
 	}

@@ -34,6 +34,7 @@ type client struct {
 	Language  quirks.Language
 	Version   string
 	Namespace string
+	Address   string // the peer's host:port
 	Host      string // the peer's address without its port
 	conn      *transport.Connection
 }
@@ -70,7 +71,8 @@ func clientOf(ctx context.Context) client {
 		conn:      transport.ConnectionOf(ctx),
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		c.Host = p.Addr.String()
+		c.Address = p.Addr.String()
+		c.Host = c.Address
 		if host, _, err := net.SplitHostPort(c.Host); err == nil {
 			c.Host = host
 		}

@@ -65,7 +65,7 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 	if r.AutoRenew || quirks.DropsCutOffReceive(c.Language) {
 		s.shorten(ctx, got[:sent])
 	}
-	s.logger.DebugContext(ctx, "receive ended before its messages were sent", "client", c.ID, "sent", sent, "messages", len(got), "error", err)
+	s.logger.DebugContext(ctx, "receive ended before its messages were sent", "client", mq.Shorten(c.ID), "sent", sent, "messages", len(got), "error", err)
 	return err
 }
 

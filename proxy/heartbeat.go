@@ -37,7 +37,9 @@ func (s *Server) heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) err
 	if t == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED && s.sessions.Get(c.ID) == nil {
 		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type is not set, and this server knows no settings of the client")
 	}
-	s.sessions.Touch(c.ID)
+	one := s.sessions.Touch(c.ID)
+	one.Note(c.about())
+	one.Heartbeat(req.GetClientType(), c.resource(req.GetGroup()))
 	return nil
 }
 

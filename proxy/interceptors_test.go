@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	grpccodes "google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
@@ -26,28 +27,36 @@ type brokenRouter struct{ Router }
 func (brokenRouter) EnsureTopic(context.Context, mq.Resource) (*mq.Topic, error) { panic("boom") }
 func (brokenRouter) EnsureGroup(context.Context, mq.Resource) (*mq.Group, error) { panic("boom") }
 
-// An observer keeps the codes it is told of, by method.
+// An observer keeps the last call it is told of, by method.
 type observer struct {
 	mu    sync.Mutex
-	codes map[string]rmqpb.Code
+	calls map[string]Call
 }
 
-func (o *observer) observe(method string, code rmqpb.Code, _ time.Duration) {
+func (o *observer) observe(c Call) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.codes == nil {
-		o.codes = map[string]rmqpb.Code{}
+	if o.calls == nil {
+		o.calls = map[string]Call{}
 	}
-	o.codes[method] = code
+	o.calls[c.Method] = c
 }
 
-// require checks what was observed of the method, once everything has settled.
-func (o *observer) require(t *testing.T, method string, want rmqpb.Code) {
-	t.Helper()
+// last returns the last call of the method, once everything has settled.
+func (o *observer) last(method string) Call {
 	synctest.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	require.Equal(t, want, o.codes["/apache.rocketmq.v2.MessagingService/"+method])
+	return o.calls["/apache.rocketmq.v2.MessagingService/"+method]
+}
+
+// require checks what was observed of the method: its code, and nothing on the
+// transport unless the code is unspecified.
+func (o *observer) require(t *testing.T, method string, want rmqpb.Code, transport ...grpccodes.Code) {
+	t.Helper()
+	c := o.last(method)
+	require.Equal(t, want, c.Code)
+	require.Equal(t, append(transport, grpccodes.OK)[0], c.GRPC)
 }
 
 func TestPanicCostsOneCallAndIsLogged(t *testing.T) {
@@ -71,14 +80,25 @@ func TestPanicCostsOneCallAndIsLogged(t *testing.T) {
 	require.Equal(t, rmqpb.Code_OK, res.GetStatus().GetCode())
 }
 
-func TestPanicIsObservedAsAnInternalError(t *testing.T) {
+func TestWhatAClientCallsItselfIsShortInTheLog(t *testing.T) {
+	var log strings.Builder
+	s := newTestServer(t, func(o *testOptions) { o.Logger = textLogger(&log) })
+	s.Server.router = brokenRouter{s.Server.router}
+	id := strings.Repeat("i", maxClientID)
+	_, err := rmqpb.NewMessagingServiceClient(s.dial(t)).QueryRoute(from(t, id), &rmqpb.QueryRouteRequest{Topic: named("orders")})
+	require.Error(t, err)
+	require.Contains(t, log.String(), "client=iii")
+	require.NotContains(t, log.String(), strings.Repeat("i", 100))
+}
+
+func TestPanicIsObservedAsInternal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := observer{}
 		s := newTestServer(t, func(o *testOptions) { o.Observe = seen.observe })
 		s.Server.router = brokenRouter{s.Server.router}
 		_, err := rmqpb.NewMessagingServiceClient(s.dial(t)).QueryRoute(from(t, "c"), &rmqpb.QueryRouteRequest{Topic: named("orders")})
 		require.Error(t, err)
-		seen.require(t, "QueryRoute", rmqpb.Code_INTERNAL_SERVER_ERROR)
+		seen.require(t, "QueryRoute", rmqpb.Code_CODE_UNSPECIFIED, grpccodes.Internal)
 	})
 }
 
@@ -115,6 +135,42 @@ func TestEveryCallIsObservedWithItsCode(t *testing.T) {
 		cancel()
 		seen.require(t, "Telemetry", rmqpb.Code_OK)
 		offer(t, open(t, c, from(t, "c")), publisher("a.b"))
-		seen.require(t, "Telemetry", rmqpb.Code_BAD_REQUEST)
+		seen.require(t, "Telemetry", rmqpb.Code_CODE_UNSPECIFIED, grpccodes.InvalidArgument)
+	})
+}
+
+func TestWaitingOnPurposeIsMeasuredApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := observer{}
+		s := newTestServer(t, func(o *testOptions) { o.Observe = seen.observe })
+		s.topic(t, "orders")
+		c := rmqpb.NewMessagingServiceClient(s.dial(t))
+		receive := func(topic string) {
+			stream, err := c.ReceiveMessage(from(t, "c"), &rmqpb.ReceiveMessageRequest{
+				Group: named("g"), MessageQueue: &rmqpb.MessageQueue{Topic: named(topic)},
+				InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(10 * time.Second),
+			})
+			require.NoError(t, err)
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			require.ErrorIs(t, err, io.EOF)
+		}
+		receive("orders") // empty
+		call := seen.last("ReceiveMessage")
+		require.Equal(t, 10*time.Second, call.Waited)
+		require.Equal(t, call.Waited, call.Took)
+
+		time.AfterFunc(7*time.Second, func() { s.send(t, message("orders", "1", "x")) })
+		receive("orders") // woken
+		require.Equal(t, 7*time.Second, seen.last("ReceiveMessage").Waited)
+
+		s.send(t, message("orders", "2", "x"))
+		receive("orders") // at once
+		require.Zero(t, seen.last("ReceiveMessage").Waited)
+
+		receive("missing") // an error that is held back
+		require.Equal(t, errorPause, seen.last("ReceiveMessage").Waited)
+		seen.require(t, "ReceiveMessage", rmqpb.Code_TOPIC_NOT_FOUND)
 	})
 }

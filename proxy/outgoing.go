@@ -46,7 +46,7 @@ func (s *Server) outgoing(ctx context.Context, c client, got []mq.Delivery) *out
 	o := &outgoing{BufferPool: s.frames, written: make(chan struct{})}
 	o.left.Store(1)
 	o.stall = time.AfterFunc(deliveryStall, func() {
-		s.logger.WarnContext(ctx, "connection cut: its client does not read its messages", "client", c.ID, "peer", c.Host, "after", deliveryStall)
+		s.logger.WarnContext(ctx, "connection cut: its client does not read its messages", "client", mq.Shorten(c.ID), "peer", c.Host, "after", deliveryStall)
 		transport.Cut(ctx)
 	})
 	return o

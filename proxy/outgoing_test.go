@@ -127,6 +127,8 @@ func TestManyClientsThatNeverReadHoldBoundedMemory(t *testing.T) {
 		require.NotZero(t, frames.most.Load())
 		// A frame above the size of its message comes from the next tier of the pool.
 		require.LessOrEqual(t, frames.most.Load(), int64(2*memory))
+		require.Positive(t, s.Stats().Delivering)
+		require.LessOrEqual(t, s.Stats().Delivering, int64(memory))
 
 		// The others are told to come again, and what they had found is not counted
 		// as delivered.
@@ -136,6 +138,7 @@ func TestManyClientsThatNeverReadHoldBoundedMemory(t *testing.T) {
 		require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, refused.GetStatus().GetCode())
 		require.Contains(t, refused.GetStatus().GetMessage(), "delivery_memory")
 		require.LessOrEqual(t, time.Since(start), budgetWait+2*errorPause)
+		require.Positive(t, s.Stats().DeliveriesRefused)
 
 		time.Sleep(2 * deliveryStall)
 		require.LessOrEqual(t, frames.most.Load(), int64(2*memory))
@@ -152,6 +155,7 @@ func TestManyClientsThatNeverReadHoldBoundedMemory(t *testing.T) {
 		}
 		// gRPC had taken one on each of the connections that were cut.
 		require.GreaterOrEqual(t, got, 100-len(streams))
+		require.Zero(t, s.Stats().Delivering)
 	})
 }
 

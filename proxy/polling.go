@@ -81,9 +81,13 @@ func room(ctx context.Context) time.Duration {
 }
 
 // pause waits for d, which may be over already, and reports false when ctx has ended.
+// The call has waited for it on purpose.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	if waited := waitedIn(ctx); waited != nil {
+		defer func(start time.Time) { *waited += time.Since(start) }(time.Now())
+	}
 	select {
 	case <-timer.C:
 	case <-ctx.Done():

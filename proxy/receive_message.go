@@ -74,8 +74,9 @@ func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.Se
 // A receive is a validated request.
 type receive struct {
 	mq.Receive
-	shard string
-	short bool // the deadline leaves no time to poll
+	shard      string
+	expression string // the filter as it came in
+	short      bool   // the deadline leaves no time to poll
 }
 
 func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest) (c client, r receive, err error) {
@@ -89,7 +90,8 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if r.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
 		return c, r, err
 	}
-	r.AutoRenew = req.GetAutoRenew()
+	r.expression = expressionOf(req.GetFilterExpression())
+	r.AutoRenew, r.Waited = req.GetAutoRenew(), waitedIn(ctx)
 	r.InFlight = s.opts.InFlight
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
 	if r.Invisible, err = s.invisibleOf(req); err != nil {
@@ -159,6 +161,8 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
 	session := s.sessions.Touch(c.ID)
+	session.Note(c.about())
+	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)

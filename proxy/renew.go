@@ -98,6 +98,9 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
 			e.failures = 0
+			if goesOn {
+				r.renewed.Add(1)
+			}
 		} else {
 			e.failures++
 			goesOn = !leaseOver(err) && e.failures <= maxRenewFailures

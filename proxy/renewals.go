@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -31,6 +32,8 @@ type renewals struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	closed sync.Once
+
+	renewed atomic.Uint64 // leases, each time
 
 	mu struct { // guards the renewals too
 		sync.Mutex
@@ -89,6 +92,16 @@ func (r *renewals) len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.mu.leases)
+}
+
+// of returns the number of leases that are kept alive for the client.
+func (r *renewals) of(client string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for e := r.mu.clients[client]; e != nil; e = e.next {
+		n++
+	}
+	return n
 }
 
 // add starts to renew deliveries that were just made to the client.

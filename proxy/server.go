@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
@@ -62,6 +63,11 @@ type Options struct {
 	// DeliveryMemory bounds the stored bytes of messages that are on their way to
 	// consumers: 256 MiB by default. Receives that find more wait.
 	DeliveryMemory int64
+	// MaxRequestSize bounds a request: transport.DefaultMaxRecvMsgSize by default.
+	MaxRequestSize int
+	// SendBudget bounds the bytes of the sends that are under way: 256 MiB by
+	// default. Memory takes two to three times as many.
+	SendBudget int64
 	// MaxPolling is the longest a receive is held without a message: 20 s by default.
 	MaxPolling time.Duration
 	// InFlight is how many messages of one queue a group may have under lease; 0:
@@ -74,9 +80,11 @@ type Options struct {
 	// by default. RenewLimit ends the renewals: 3 h by default.
 	RenewSlice time.Duration
 	RenewLimit time.Duration
-	// Observe is told of every call when it has ended: the method's full name,
-	// the protocol's code and how long it took. It must be quick. Nil: nobody is.
-	Observe func(method string, code rmqpb.Code, d time.Duration)
+	// Observe is told of every call when it has ended. It must be quick. Nil:
+	// nobody is.
+	Observe func(Call)
+	// Tracer makes the spans of calls. Nil: there are none, at no cost.
+	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
@@ -100,6 +108,12 @@ func (o Options) withDefaults() Options {
 	if o.DeliveryMemory == 0 {
 		o.DeliveryMemory = 256 << 20
 	}
+	if o.MaxRequestSize == 0 {
+		o.MaxRequestSize = transport.DefaultMaxRecvMsgSize
+	}
+	if o.SendBudget == 0 {
+		o.SendBudget = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -117,11 +131,13 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	tracing   *tracing // nil: off
 	rotation  rotation
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
 	budget    *budget        // of bytes in deliveries
+	sends     sendBudget     // of bytes in sends
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -140,6 +156,11 @@ func New(opts Options) (*Server, error) {
 		}
 	}
 	s.budget = newBudget(opts.DeliveryMemory)
+	if opts.Tracer != nil {
+		s.tracing = &tracing{tracer: opts.Tracer}
+		s.store = tracedStore{s.store, s.tracing}
+	}
+	s.sends.limit = opts.SendBudget
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)
@@ -148,7 +169,7 @@ func New(opts Options) (*Server, error) {
 
 // Register adds the services to g: messaging, and the protocol's Admin.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
-	rmqpb.RegisterMessagingServiceServer(g, s)
+	g.RegisterService(s.messagingService(), s)
 	rmqpb.RegisterAdminServer(g, admin{})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/session"
 )
 
@@ -18,6 +19,6 @@ func (s *Server) sessionEnded(ended *session.Session) {
 		return
 	}
 	if n := s.renewals.end(context.Background(), ended.ID, deadInvisible); n > 0 {
-		s.logger.Info("messages of a silent client come back", "client", ended.ID, "messages", n)
+		s.logger.Info("messages of a silent client come back", "client", mq.Shorten(ended.ID), "messages", n)
 	}
 }

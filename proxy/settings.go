@@ -126,7 +126,7 @@ func (s *Server) groupPolicy(ctx context.Context, c client, name *rmqpb.Resource
 		return group.FIFO, group.Retry
 	}
 	if !errors.Is(err, mq.ErrGroupNotFound) {
-		s.logger.WarnContext(ctx, "settings with the defaults of a group", "client", c.ID, "group", name.GetName(), "error", err)
+		s.logger.WarnContext(ctx, "settings with the defaults of a group", "client", mq.Shorten(c.ID), "group", name.GetName(), "error", err)
 	}
 	return false, mq.DefaultRetryPolicy()
 }

@@ -81,6 +81,6 @@ func (s *Server) statusOf(ctx context.Context, err error) *rmqpb.Status {
 			return &rmqpb.Status{Code: c.code, Message: err.Error()}
 		}
 	}
-	s.logger.ErrorContext(ctx, "unexpected error", "client", clientOf(ctx).ID, "error", err)
+	s.logger.ErrorContext(ctx, "unexpected error", "client", mq.Shorten(clientOf(ctx).ID), "error", err)
 	return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "internal error; the server's log has the cause"}
 }

@@ -39,6 +39,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/quirks"
 	"github.com/perigee-mq/perigee/proxy/session"
 )
@@ -130,6 +131,7 @@ type telemetry struct {
 // ended meanwhile, because the client said goodbye and stayed.
 func (t *telemetry) attach() *session.Session {
 	current := t.server.sessions.Touch(t.client.ID)
+	current.Note(t.client.about())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.session != current && !t.mu.ended {
@@ -191,7 +193,7 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 	reply, sent := t.answer(ctx, settings)
 	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens
-		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", t.client.ID)
+		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", mq.Shorten(t.client.ID))
 	}
 	if wait := quirks.SettingsAgain(t.client.Language); wait > 0 {
 		t.sendAgain(reply, wait)
@@ -249,6 +251,13 @@ func (s *streams) ended(t *telemetry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.open, t)
+}
+
+// len returns the number of calls under way.
+func (s *streams) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.open)
 }
 
 // all returns the calls under way, in no order.

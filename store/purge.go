@@ -12,6 +12,8 @@ import (
 // offsets go on. Deliveries under way are over: settling one answers with
 // mq.ErrLeaseEnded. What is sent after the call is delivered.
 //
+// The bytes leave the disk as shard.Retention says, never without it.
+//
 // When it returns an error, some shards may have been purged; it may be repeated.
 // Purging what a shard never knew is no error.
 func (s *Store) PurgeTopic(ctx context.Context, id mq.TopicID) error {

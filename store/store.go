@@ -38,9 +38,12 @@ type Options struct {
 	SegmentSize   int64
 	ZeroFill      int64
 	CacheSize     int64
+	MemTableSize  int64
+	QueueBytes    int64
 	MaxWaiting    int
 	Retention     shard.Retention
 	Interrupt     <-chan struct{}
+	MaxSeries     int
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -78,8 +81,10 @@ func Open(opts Options) (*Store, error) {
 		sh, err := shard.Open(shard.Options{
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
-			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize, MaxWaiting: opts.MaxWaiting,
-			Retention: opts.Retention, Interrupt: opts.Interrupt, Logger: opts.Logger, OnFailure: opts.OnFailure,
+			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
+			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
+			Retention: opts.Retention, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
+			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())
@@ -127,6 +132,25 @@ func (s *Store) Stats() map[string]shard.Stats {
 		stats[name] = sh.Stats()
 	}
 	return stats
+}
+
+// Views returns what the views of the named shard take; see shard.Views.
+func (s *Store) Views(name string) (shard.Views, error) {
+	sh, err := s.shard(name)
+	if err != nil {
+		return shard.Views{}, err
+	}
+	return sh.Views()
+}
+
+// Survey returns what the topics and groups of the named shard are at; see
+// shard.Survey.
+func (s *Store) Survey(ctx context.Context, name string) (shard.Survey, error) {
+	sh, err := s.shard(name)
+	if err != nil {
+		return shard.Survey{}, err
+	}
+	return sh.Survey(ctx)
 }
 
 func (s *Store) shard(name string) (*shard.Shard, error) {

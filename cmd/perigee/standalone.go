@@ -26,6 +26,7 @@ func (a *app) standaloneCommand() *cobra.Command {
 			if err != nil {
 				return &usageError{err}
 			}
+			cfg.Version = version
 			var printed error
 			err = a.serve(cmd.Context(), cfg, a.logger(cfg.Log), func(info serverInfo) { printed = a.printReady(info, cfg) })
 			if node.IsDamage(err) {

@@ -8,6 +8,7 @@ package config
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -64,11 +65,15 @@ type Config struct {
 	DeliveryMemory Size
 	// LongPollingMax is the longest time an empty receive waits (long_polling_max).
 	LongPollingMax time.Duration
+	// MemoryLimit is the memory that the process should stay below; 0: that of
+	// GOMEMLIMIT, or else of the container, or else none (memory_limit).
+	MemoryLimit Size
 	// InFlightLimit is how many messages of one queue a consumer group may have
 	// under lease; 0: no limit (in_flight_limit).
 	InFlightLimit int
-	// MaxWaitingReceives is how many receives may wait for messages at a time; 0:
-	// no limit (max_waiting_receives).
+	// MaxWaitingReceives is how many receives may wait for messages at a time,
+	// fewer where the memory limit leaves no room for them; 0: no limit
+	// (max_waiting_receives).
 	MaxWaitingReceives int
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
@@ -78,8 +83,22 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
+	// Metrics are what /metrics serves (metrics).
+	Metrics Metrics
+	// Tracing says where the spans of calls go (tracing).
+	Tracing Tracing
 	// Log is what the process logs (log).
 	Log Log
+
+	// Version is the program's own, for whoever asks. It is no setting.
+	Version string
+}
+
+// Metrics say what /metrics serves.
+type Metrics struct {
+	// MaxTopics is how many topics, and how many pairs of a consumer group and a
+	// topic, have series of their own (metrics.max_topics).
+	MaxTopics int
 }
 
 // A Listener is one more address that serves clients. What it leaves empty is not
@@ -203,6 +222,27 @@ type Renew struct {
 	Max time.Duration
 }
 
+// Tracing says where the spans of calls go.
+type Tracing struct {
+	// Endpoint is the collector: host:port, or a URL with http or https for
+	// cleartext or TLS (tracing.endpoint). It takes OTLP over gRPC. When it is set
+	// nowhere, the standard variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+	// OTEL_EXPORTER_OTLP_ENDPOINT count. Empty: no spans are made.
+	Endpoint string
+	// Ratio is the share of calls that are traced of those that neither their
+	// caller nor the sender of their message has decided about, from 0 to 1
+	// (tracing.ratio).
+	Ratio float64
+}
+
+// EndpointURL returns Endpoint as a URL.
+func (t Tracing) EndpointURL() string {
+	if strings.Contains(t.Endpoint, "://") {
+		return t.Endpoint
+	}
+	return "http://" + t.Endpoint
+}
+
 // Log says what the process logs, to standard error.
 type Log struct {
 	// Level is the least severe level logged: debug, info, warn or error (log.level).
@@ -245,7 +285,9 @@ func Default() Config {
 		InFlightLimit:      20_000,
 		MaxWaitingReceives: 100_000,
 
-		Renew: Renew{Slice: time.Minute, Max: 3 * time.Hour},
-		Log:   Log{Level: slog.LevelInfo, Format: LogText},
+		Renew:   Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Metrics: Metrics{MaxTopics: 1000},
+		Tracing: Tracing{Ratio: 0.01},
+		Log:     Log{Level: slog.LevelInfo, Format: LogText},
 	}
 }

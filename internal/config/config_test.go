@@ -100,7 +100,8 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
 		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
-		"--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--log-level=debug", "--log-format=json")})
+		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7",
+		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
@@ -121,9 +122,11 @@ func TestFlagsSetEveryField(t *testing.T) {
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
-		InFlightLimit: 7, MaxWaitingReceives: 8,
+		MemoryLimit: 1 << 30, InFlightLimit: 7, MaxWaitingReceives: 8,
 
-		Log: Log{Level: slog.LevelDebug, Format: LogJSON},
+		Metrics: Metrics{MaxTopics: 7},
+		Tracing: Tracing{Endpoint: "https://c:4317", Ratio: 0.5},
+		Log:     Log{Level: slog.LevelDebug, Format: LogJSON},
 	}, c)
 }
 
@@ -252,4 +255,26 @@ func TestListsReadAlikeFromEverySource(t *testing.T) {
 		_, err := Load(Sources{Env: []string{"PERIGEE_LISTENERS=" + bad}})
 		require.ErrorContains(t, err, "must be a list of entries", bad)
 	}
+}
+
+func TestTheStandardVariablesNameTheCollectorOfTraces(t *testing.T) {
+	standard := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://all:4317"}
+	own := append(standard, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://traces:4317")
+	for _, tc := range []struct {
+		src  Sources
+		want string
+	}{
+		{Sources{}, ""},
+		{Sources{Env: standard}, "http://all:4317"},
+		{Sources{Env: own}, "https://traces:4317"},
+		{Sources{Env: own, Flags: parseFlags(t, "--tracing-endpoint=flag:1")}, "flag:1"},
+		{Sources{Env: own, File: writeFile(t, "tracing: {endpoint: 'file:1'}")}, "file:1"},
+	} {
+		c, err := Load(tc.src)
+		require.NoError(t, err)
+		require.Equal(t, tc.want, c.Tracing.Endpoint)
+	}
+	require.Equal(t, "http://flag:1", Tracing{Endpoint: "flag:1"}.EndpointURL())
+	_, err := Load(Sources{Env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://all:1"}})
+	require.ErrorContains(t, err, `tracing.endpoint "ftp://all:1"`)
 }

@@ -66,10 +66,26 @@ func Load(src Sources) (Config, error) {
 			return Config{}, err
 		}
 	}
+	if c.Tracing.Endpoint == "" {
+		c.Tracing.Endpoint = standardEndpoint(src.Env)
+	}
 	if err := c.Validate(); err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, nil
+}
+
+// standardEndpoint returns the collector that the environment names for every
+// program: the variables are OpenTelemetry's.
+func standardEndpoint(environ []string) string {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+		for _, e := range environ {
+			if value, ok := strings.CutPrefix(e, name+"="); ok && value != "" {
+				return value
+			}
+		}
+	}
+	return ""
 }
 
 func environment(known []setting, environ []string) koanf.Provider {

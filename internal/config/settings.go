@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -60,12 +61,16 @@ func settings(c *Config) []setting {
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
 		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
+		{"memory_limit", "memory-limit", "`size` of memory to stay below; 0: GOMEMLIMIT, or the container's", size(&c.MemoryLimit)},
 		{"in_flight_limit", "in-flight-limit", "`number` of messages of a queue a group may have under lease; 0: no limit", integer(&c.InFlightLimit)},
 		{"max_waiting_receives", "max-waiting-receives", "`number` of receives that may wait for messages; 0: no limit", integer(&c.MaxWaitingReceives)},
 		{"session_timeout", "session-timeout", "`time` a client counts as alive after its last call", span(&c.SessionTimeout)},
 		{"shutdown_timeout", "shutdown-timeout", "`time` that calls under way get when the server stops", span(&c.ShutdownTimeout)},
 		{"renew.slice", "renew-slice", "`time` a push consumer's lease is extended by", span(&c.Renew.Slice)},
 		{"renew.max", "renew-max", "`time` after which a lease is not extended any more", span(&c.Renew.Max)},
+		{"metrics.max_topics", "metrics-max-topics", "`number` of topics, and of pairs of group and topic, with series of their own", integer(&c.Metrics.MaxTopics)},
+		{"tracing.endpoint", "tracing-endpoint", "`address` of the collector that takes the spans of calls; empty: none are made", text(&c.Tracing.Endpoint)},
+		{"tracing.ratio", "tracing-ratio", "`share` of the calls traced that nobody has decided about", fraction(&c.Tracing.Ratio)},
 		{"log.level", "log-level", "`level`: debug, info, warn or error", level(&c.Log.Level)},
 		{"log.format", "log-format", "`format`: text or json", text(&c.Log.Format)},
 	}
@@ -120,6 +125,17 @@ func integer(target *int) pflag.Value {
 		return 0, errors.New("must be a whole number")
 	}
 	return value[int]{target, "int", parse, strconv.Itoa}
+}
+
+func fraction(target *float64) pflag.Value {
+	parse := func(s string) (float64, error) {
+		if f, err := strconv.ParseFloat(s, 64); err == nil && !math.IsNaN(f) {
+			return f, nil
+		}
+		return 0, errors.New("must be a number such as 0.25")
+	}
+	format := func(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+	return value[float64]{target, "float", parse, format}
 }
 
 func span(target *time.Duration) pflag.Value {

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,13 +29,18 @@ const (
 	// A receive may find 4 MiB.
 	minDeliveryMemory = 4 << 20
 	maxDeliveryMemory = 1 << 40
+	// A scrape of that many takes seconds and a hundred megabytes.
+	maxMetricTopics = 100_000
+	minMemory       = 64 << 20
+	maxMemory       = 1 << 44
 )
 
 // Validate checks c without touching the host. The error is an *mq.InvalidError
 // that names the key, the value and the rule of the first thing that is wrong.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes, c.validateLog,
+		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes,
+		c.validateMetrics, c.validateTracing, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -223,6 +229,11 @@ func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
 		return err
 	}
+	if c.MemoryLimit != 0 {
+		if err := within("memory_limit", c.MemoryLimit, minMemory, maxMemory); err != nil {
+			return err
+		}
+	}
 	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
 		return err
 	}
@@ -261,6 +272,24 @@ func (c Config) validateTimes() error {
 	return within("renew.slice", c.Renew.Slice, time.Second, c.Renew.Max)
 }
 
+func (c Config) validateMetrics() error {
+	return within("metrics.max_topics", c.Metrics.MaxTopics, 1, maxMetricTopics)
+}
+
+func (c Config) validateTracing() error {
+	if err := within("tracing.ratio", c.Tracing.Ratio, 0, 1); err != nil {
+		return err
+	}
+	if c.Tracing.Endpoint == "" {
+		return nil
+	}
+	u, err := url.Parse(c.Tracing.EndpointURL())
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil || u.RawQuery != "" {
+		return invalid("tracing.endpoint", c.Tracing.Endpoint, "must be host:port, http://host:port or https://host:port")
+	}
+	return nil
+}
+
 func (c Config) validateLog() error {
 	return oneOf("log.format", c.Log.Format, LogText, LogJSON)
 }
@@ -272,7 +301,7 @@ func oneOf(key, value string, allowed ...string) error {
 	return invalid(key, value, "must be one of "+strings.Join(allowed, ", "))
 }
 
-func within[T int | Size | time.Duration](key string, value, low, high T) error {
+func within[T int | float64 | Size | time.Duration](key string, value, low, high T) error {
 	if low <= value && value <= high {
 		return nil
 	}

@@ -49,7 +49,7 @@ func startInBubble(t *testing.T, dir string, change ...func(*config.Config)) *bu
 	t.Cleanup(func() { b.close(t) })
 	b.health = health.NewServer()
 	var err error
-	b.metrics, err = newMetrics()
+	b.metrics, err = newMetrics(cfg, b.ready, b.logger)
 	require.NoError(t, err)
 	require.NoError(t, b.openCredentials())
 	require.NoError(t, b.buildServer())

@@ -1,55 +1,69 @@
 package node
 
 import (
-	"context"
-
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
 
 	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
-// observeNetwork makes readable what happens to the connections of clients. The
-// names are constants; creating an instrument of a valid name cannot fail.
-func (m *metrics) observeNetwork(limit *transport.Limit, credentials *transport.Credentials, keyring *transport.Keyring) {
-	because := func(reason string) metric.MeasurementOption {
-		return metric.WithAttributes(attribute.String("reason", reason))
-	}
-	_, _ = m.meter.Int64ObservableGauge("perigee.connections", metric.WithDescription("Open connections of clients."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(limit.Open())
-			return nil
-		}))
-	_, _ = m.meter.Int64ObservableGauge("perigee.connections.limit", metric.WithDescription("How many may be open at once."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(limit.Most())
-			return nil
-		}))
-	_, _ = m.meter.Int64ObservableCounter("perigee.connections.refused",
-		metric.WithDescription("Connections closed before they served calls: above the limit, or not speaking what the port serves."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(int64(limit.Refused()), because("limit"))
-			o.Observe(int64(credentials.Refused()), because("protocol"))
-			return nil
-		}))
-	if keyring == nil {
+// A networkReading is what becomes of the connections of clients.
+type networkReading struct {
+	connections *transport.Limit
+	credentials *transport.Credentials
+	keyring     *transport.Keyring // nil: no TLS
+}
+
+var connectionMetrics = []column[*networkReading]{
+	{
+		family{"perigee.connections", gauge, none, nil, "Open connections of clients."},
+		func(r *networkReading) float64 { return float64(r.connections.Open()) },
+	},
+	{
+		family{"perigee.connections.limit", gauge, none, nil, "How many may be open at once."},
+		func(r *networkReading) float64 { return float64(r.connections.Most()) },
+	},
+}
+
+// A refusal is one reason why connections are closed before they serve calls.
+type refusal struct {
+	reason      string
+	connections uint64
+}
+
+var refusalMetrics = []column[refusal]{
+	{
+		family{"perigee.connections.refused", counter, none, []string{"reason"}, "Connections closed before they served calls: limit is above the limit, protocol is not speaking what the port serves."},
+		func(r refusal) float64 { return float64(r.connections) },
+	},
+}
+
+var tlsMetrics = []column[*transport.Keyring]{
+	{
+		family{"perigee.tls.reloads", counter, none, nil, "Changed certificates taken over. Without TLS there is neither this nor what follows about certificates."},
+		func(k *transport.Keyring) float64 { return float64(k.Reloads()) },
+	},
+	{
+		family{"perigee.tls.reload.failures", counter, none, nil, "Looks at certificates that could not be used; the last good ones stay."},
+		func(k *transport.Keyring) float64 { return float64(k.Failures()) },
+	},
+	{
+		family{"perigee.tls.certificate.expiry", gauge, seconds, nil, "When the first of the certificates in use expires, in seconds since 1970."},
+		func(k *transport.Keyring) float64 { return float64(k.Expires().Unix()) },
+	},
+}
+
+// emitNetwork adds what becomes of the connections of clients.
+func (m *metrics) emitNetwork(e *emission) {
+	r := m.network.Load()
+	if r == nil {
 		return
 	}
-	_, _ = m.meter.Int64ObservableCounter("perigee.tls.reloads", metric.WithDescription("Changed certificates taken over."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(int64(keyring.Reloads()))
-			return nil
-		}))
-	_, _ = m.meter.Int64ObservableCounter("perigee.tls.reload.failures",
-		metric.WithDescription("Looks at certificates that could not be used; the last good ones stay."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(int64(keyring.Failures()))
-			return nil
-		}))
-	_, _ = m.meter.Int64ObservableGauge("perigee.tls.certificate.expiry",
-		metric.WithDescription("When the first of the certificates in use expires, in seconds since 1970."), metric.WithUnit("s"),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(keyring.Expires().Unix())
-			return nil
-		}))
+	emit(e, connectionMetrics, []*networkReading{r}, noLabels)
+	refusals := []refusal{{"limit", r.connections.Refused()}, {"protocol", r.credentials.Refused()}}
+	emit(e, refusalMetrics, refusals, func(r refusal) attribute.Set {
+		return attribute.NewSet(attribute.String("reason", r.reason))
+	})
+	if r.keyring != nil {
+		emit(e, tlsMetrics, []*transport.Keyring{r.keyring}, noLabels)
+	}
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/loglimit"
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
@@ -47,6 +50,7 @@ const (
 // be served. An error says why the node did not start, or what went wrong while it
 // stopped.
 func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func(Info)) error {
+	logger = slog.New(loglimit.New(logger.Handler()))
 	n := newNode(cfg, logger)
 	n.interrupt = ctx.Done()
 	if err := n.start(); err != nil {
@@ -84,10 +88,12 @@ type node struct {
 	grpcServer    *grpc.Server
 	health        *health.Server
 	metrics       *metrics
+	tracing       tracing
 	store         *store.Store
 	router        *router.Router
 	proxy         *proxy.Server
 	late          late
+	memory        memoryPlan
 
 	background sync.WaitGroup
 	cancel     context.CancelFunc // of what runs in the background
@@ -120,14 +126,15 @@ func (n *node) open(background context.Context) (err error) {
 	if err := n.listen(); err != nil {
 		return err
 	}
-	if n.metrics, err = newMetrics(); err != nil {
+	if n.metrics, err = newMetrics(n.cfg, n.ready, n.logger); err != nil {
 		return err
 	}
 	// A certificate that cannot be used is told before a recovery, not after it.
 	if err := n.openCredentials(); err != nil {
 		return err
 	}
-	n.metrics.observeNetwork(n.connections, n.credentials, n.keyring)
+	n.metrics.network.Store(&networkReading{n.connections, n.credentials, n.keyring})
+	n.planMemory()
 	n.serveHTTP()
 	if n.keyring != nil {
 		n.background.Go(func() { n.keyring.Watch(background) })
@@ -159,11 +166,26 @@ func (n *node) recoverTiers(background context.Context) error {
 	n.carry(background, changes)
 	n.background.Go(func() { n.follow(background, watch) })
 	close(n.recovered)
+	n.metrics.serving()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if errors.Join(n.store.Err(), n.router.Err()) != nil {
 		n.notServing() // it failed before the status above, which must not stay
 	}
 	return nil
+}
+
+// planMemory decides how much memory each part may use, and tells the runtime
+// unless it was told.
+func (n *node) planMemory() {
+	limit := debug.SetMemoryLimit(-1) // only asks
+	if limit == math.MaxInt64 {
+		limit = 0
+	}
+	n.memory = planMemory(int64(n.cfg.MemoryLimit), limit, containerMemory(os.DirFS("/")), n.cfg.MaxWaitingReceives)
+	if n.memory.set {
+		debug.SetMemoryLimit(n.memory.limit)
+	}
+	n.logger.Info("memory", "limit", n.memory.limit, "cache", n.memory.cache, "sends", n.memory.sends, "waiting_receives", n.memory.waiting)
 }
 
 func (n *node) serve(name string, fn func() error) {
@@ -190,6 +212,7 @@ func (n *node) openTiers() (err error) {
 	if err != nil {
 		return err
 	}
+	n.metrics.router.Store(n.router)
 	storeDir := filepath.Join(n.cfg.DataDir, StoreDir)
 	// Before the store makes what it misses.
 	if err := CheckPlaced(vfs.Default, storeDir, n.router, n.cfg.Shard); err != nil {
@@ -198,13 +221,14 @@ func (n *node) openTiers() (err error) {
 	n.store, err = store.Open(store.Options{
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
-		MaxWaiting: n.cfg.MaxWaitingReceives, Retention: n.retention(),
-		Interrupt: n.interrupt, Logger: n.logger, OnFailure: n.notServing,
+		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
+		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(),
+		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
 	}
-	n.metrics.observeStore(n.store)
+	n.metrics.store.Store(n.store)
 	return nil
 }
 
@@ -214,20 +238,24 @@ func (n *node) notServing() {
 }
 
 func (n *node) buildServer() (err error) {
+	if n.tracing, err = openTracing(n.cfg, n.logger); err != nil {
+		return err
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: int64(n.cfg.DeliveryMemory), MaxPolling: n.cfg.LongPollingMax,
-		InFlight:       n.cfg.InFlightLimit,
+		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
+		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
-		Observe: n.metrics.observeCall, Logger: n.logger,
+		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})
 	if err != nil {
 		return err
 	}
+	n.metrics.proxy.Store(n.proxy)
 	opts := transport.ServerOptions(transport.ServerConfig{
 		Credentials: n.credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
 	})
@@ -236,7 +264,7 @@ func (n *node) buildServer() (err error) {
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: &n.late.adminRouter, Store: &n.late.adminStore, Clients: n.proxy, Shards: []string{n.cfg.Shard}, Logger: n.logger,
+		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: []string{n.cfg.Shard}, Clients: n.proxy, Node: host, Logger: n.logger,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)
@@ -284,7 +312,7 @@ func (n *node) ready() error {
 //     connection is accepted, those that serve nothing yet are closed, the others
 //     are told to go (GOAWAY); calls under way finish and are answered;
 //  3. after ShutdownTimeout, what is left is cut off;
-//  4. the proxy ends its background work;
+//  4. the proxy ends its background work, and the last spans are sent;
 //  5. the store and the router flush and close.
 func (n *node) stop() error {
 	var errs []error
@@ -298,6 +326,7 @@ func (n *node) stop() error {
 	if n.proxy != nil {
 		n.proxy.Close()
 	}
+	n.tracing.close()
 	if n.cancel != nil {
 		n.cancel()
 	}

@@ -184,6 +184,21 @@ func TestMessagesAndDeletionsSurviveARestart(t *testing.T) {
 	r.stop(t)
 }
 
+func TestANodeListsItsClients(t *testing.T) {
+	r := start(t, t.TempDir())
+	_, err := r.rmq.Heartbeat(as(t.Context()), &rmqpb.HeartbeatRequest{ClientType: rmqpb.ClientType_PRODUCER})
+	require.NoError(t, err)
+	resp, err := adminpb.NewClientServiceClient(r.conn).ListClients(t.Context(), &adminpb.ListClientsRequest{})
+	require.NoError(t, err)
+	require.Len(t, resp.GetClients(), 1)
+	c := resp.GetClients()[0]
+	require.Equal(t, "tester", c.GetId())
+	require.Equal(t, adminpb.ClientType_CLIENT_TYPE_PRODUCER, c.GetType())
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, c.GetAddress())
+	require.NotEmpty(t, c.GetNode())
+	r.stop(t)
+}
+
 func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)
@@ -192,5 +207,44 @@ func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	err := node.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(node.Info) { t.Error("ready") })
 	require.ErrorContains(t, err, "in use by another process")
 	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, r.send(t, "missing").GetCode(), "the first one is unharmed")
+	r.stop(t)
+}
+
+func TestLimitsOfTheConfigurationReachTheTiers(t *testing.T) {
+	r := start(t, t.TempDir(), func(c *config.Config) {
+		c.InFlightLimit, c.MaxWaitingReceives = 1, 1
+		c.MaxRecvSize, c.MaxBodySize = 128<<10, 64<<10
+		c.AutoCreateTopics, c.DefaultQueues = true, 1
+	})
+	large := &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{Topic: &rmqpb.Resource{Name: "a"}, Body: make([]byte, 200<<10)}}}
+	resp, err := r.rmq.SendMessage(as(t.Context()), large)
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_PAYLOAD_TOO_LARGE, resp.GetStatus().GetCode())
+	require.Contains(t, resp.GetStatus().GetMessage(), "the limit is 131072")
+
+	for range 2 {
+		require.Equal(t, rmqpb.Code_OK, r.send(t, "a").GetCode())
+	}
+	_, bodies, err := r.receive(t.Context(), "a", 0)
+	require.NoError(t, err)
+	require.Len(t, bodies, 1)
+	code, bodies, err := r.receive(t.Context(), "a", 0)
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, code)
+	require.Empty(t, bodies)
+
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "quiet").GetCode())
+	_, _, err = r.receive(t.Context(), "quiet", 0)
+	require.NoError(t, err)
+	codes := make(chan rmqpb.Code, 2)
+	for range 2 {
+		go func() {
+			code, _, _ := r.receive(t.Context(), "quiet", 20*time.Second)
+			codes <- code
+		}()
+	}
+	require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, <-codes, "one of them may wait")
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "quiet").GetCode())
+	<-codes
 	r.stop(t)
 }

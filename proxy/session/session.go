@@ -24,6 +24,9 @@ type Session struct {
 		sync.Mutex
 		settings *rmqpb.Settings
 		streams  []*Stream // open ones, the newest last
+		lost     int64     // just after the last of them ended, as seen; 0: never
+		about    About
+		role     role
 	}
 }
 
@@ -41,6 +44,9 @@ func (s *Session) SetSettings(settings *rmqpb.Settings) {
 	defer s.mu.Unlock()
 	s.mu.settings = settings
 }
+
+// Seen returns when the client last gave a sign of life, by the clock as it is now.
+func (s *Session) Seen() time.Time { return time.Now().Add(-s.Silent()) }
 
 // Silent returns for how long the client has given no sign of life.
 func (s *Session) Silent() time.Duration { return time.Since(s.start) - time.Duration(s.seen.Load()) }
@@ -64,6 +70,9 @@ func (s *Session) Detach(st *Stream) {
 	defer s.mu.Unlock()
 	if i := slices.Index(s.mu.streams, st); i >= 0 {
 		s.mu.streams = slices.Delete(s.mu.streams, i, i+1)
+	}
+	if len(s.mu.streams) == 0 {
+		s.mu.lost = s.seen.Load() + 1
 	}
 }
 

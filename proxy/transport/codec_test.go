@@ -85,7 +85,7 @@ func TestFieldsThatNobodyKnowsAreDropped(t *testing.T) {
 	data, err := proto.Marshal(sent)
 	require.NoError(t, err)
 	var got rmqpb.ReceiveMessageResponse
-	require.NoError(t, Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
+	require.NoError(t, NewCodec(NewBufferPool()).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &got))
 	require.True(t, proto.Equal(response(10), &got), &got)
 }
 

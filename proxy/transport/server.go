@@ -33,13 +33,13 @@ const (
 	// A connection carries one long poll per assigned queue, and sends. What is
 	// above waits in the client.
 	maxConcurrentStreams = 10_000
-	// Windows: how much a client may send that no handler has taken yet, for each
-	// stream, unless a handler waits for a larger message, and for a connection, which
-	// only needs room for what is under way. gRPC would let the first grow to 16 MiB.
-	streamWindow     = 256 << 10
-	connectionWindow = 16 << 20
 	// The SDKs send under 2 KiB of headers; one of them doubles them per retry.
 	maxHeaderListSize = 64 << 10
+	// What a stream may send before its handler reads. Fixed sizes: with those that
+	// grow with the traffic, calls that are not read yet would take megabytes each.
+	// A message that is being read gets room for all of it.
+	streamWindow     = 64 << 10
+	connectionWindow = 4 << 20
 	// Workers keep their grown stacks between calls. When all are in long polls,
 	// gRPC starts a goroutine per call as it would without them.
 	streamWorkers = 64

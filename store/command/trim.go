@@ -44,11 +44,6 @@ func (c *Trim) Append(dst []byte) []byte {
 	return dst
 }
 
-// Size bounds the length of the encoding of c.
-func (c *Trim) Size() int {
-	return 8 + 4 + 1 + binary.MaxVarintLen32 + len(c.Queues)*queueTrimSize
-}
-
 // DecodeTrim decodes what Trim.Append wrote.
 func DecodeTrim(b []byte) (Trim, error) {
 	r := reader{b: b}

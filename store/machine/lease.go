@@ -279,6 +279,7 @@ func (m *Machine) applyExpire(rec Record, res *Result) error {
 		if err := m.end(s, ref, l, g.MaxAttempts); err != nil {
 			return err
 		}
+		m.Effects.Expired = append(m.Effects.Expired, ref.Sub)
 	}
 	if !more {
 		m.due.low = uint64(c.Time)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -58,6 +59,9 @@ type Result struct {
 	// Left says that a pop delivered as much as it may, and that there is more in
 	// the queues or to be delivered again, wanted or not.
 	Left bool
+	// Lost is how many redeliveries a pop dropped because their message is no
+	// longer stored.
+	Lost uint64
 }
 
 func (r *Result) reset() {
@@ -85,6 +89,8 @@ type Effects struct {
 	Freed []keyspace.Sub
 	// UsedUp lists the messages that wait for a dead-letter copy.
 	UsedUp []keyspace.Ref
+	// Expired lists the group and topic of each lease that ended by its time.
+	Expired []keyspace.Sub
 	// Gone says that a topic or group was deleted.
 	Gone bool
 	// Topics says that a topic was registered, changed or deleted.
@@ -109,15 +115,19 @@ func (e *Effects) ready(sub keyspace.Sub) {
 	e.Ready = append(e.Ready, Readied{sub, 1})
 }
 
-// An Arrival is one new message. Tag aliases the command's payload.
+// An Arrival is one new message. Tag aliases the command's payload; Size is that
+// of the stored message.
 type Arrival struct {
 	Topic mq.TopicID
+	Size  uint32
 	Tag   []byte
 }
 
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
-	*e = Effects{Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0]}
+	*e = Effects{
+		Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0], Expired: e.Expired[:0],
+	}
 }
 
 // leaseCache bounds how many lease records are kept in memory between commits.
@@ -197,6 +207,25 @@ func ReadBegin(db pebble.Reader) (keyspace.Begin, error) {
 		return begin, fmt.Errorf("beginning of the log: %w", err)
 	}
 	return begin, nil
+}
+
+// ReadDurableState is ReadState for what of the views is on disk already: what it
+// has applied survives, even when the log is all that is kept besides.
+func ReadDurableState(db *pebble.DB) (state keyspace.State, err error) {
+	lower := keyspace.StateKey()
+	it, err := db.NewIter(&pebble.IterOptions{
+		LowerBound: lower, UpperBound: append(slices.Clone(lower), 0), OnlyReadGuaranteedDurable: true,
+	})
+	if err != nil {
+		return state, err
+	}
+	if it.First() {
+		state, err = keyspace.DecodeState(it.Value())
+	}
+	if err = errors.Join(err, it.Error(), it.Close()); err != nil {
+		err = fmt.Errorf("state of the views on disk: %w", err)
+	}
+	return state, err
 }
 
 func (m *Machine) load() error {

@@ -169,6 +169,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 	}
 	if !found {
 		m.Effects.Lost++
+		p.res.Lost++
 		return true, m.drop(p.s, ref, l)
 	}
 	if !p.wants(e.Tag) {

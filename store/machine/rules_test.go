@@ -273,6 +273,7 @@ func TestRedeliveryWhoseMessageIsGoneIsDroppedAndCounted(t *testing.T) {
 	require.Len(t, res.Popped, 1)
 	require.Equal(t, mq.QueueOffset(1), res.Popped[0].Offset)
 	require.Equal(t, uint64(1), s.m.Effects.Lost)
+	require.Equal(t, uint64(1), res.Lost)
 	list, err := s.m.Backlogs(1)
 	require.NoError(t, err)
 	require.Equal(t, []mq.Backlog{{Topic: 1, InFlight: 1}}, list)

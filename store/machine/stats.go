@@ -135,3 +135,75 @@ func (m *Machine) Inspect(ref keyspace.Ref) (u UsedUpMessage, found bool, err er
 func (m *Machine) Registered() (topics []mq.TopicID, groups []mq.GroupID) {
 	return slices.Sorted(maps.Keys(m.topics)), slices.Sorted(maps.Keys(m.groups))
 }
+
+// TopicName returns what a topic is called.
+func (m *Machine) TopicName(id mq.TopicID) (name mq.Resource, found bool) {
+	if t := m.topics[id]; t != nil {
+		return t.Name, true
+	}
+	return name, false
+}
+
+// SubNames returns what a group and a topic that it receives from are called.
+func (m *Machine) SubNames(id keyspace.Sub) (group, topic mq.Resource, found bool) {
+	g, t := m.groups[id.Group], m.topics[id.Topic]
+	if g == nil || t == nil || m.subs[id] == nil {
+		return group, topic, false
+	}
+	return g.Name, t.Name, true
+}
+
+// Stored returns how many messages the topic's queues hold; found is false for an
+// unknown topic.
+func (m *Machine) Stored(id mq.TopicID) (messages int64, found bool, err error) {
+	t := m.topics[id]
+	if t == nil {
+		return 0, false, nil
+	}
+	if err := m.loadQueues(t); err != nil {
+		return 0, true, err
+	}
+	for _, q := range t.queues {
+		messages += int64(q.next - q.min)
+	}
+	return messages, true, nil
+}
+
+// A SubStatus is how far a group is with a topic.
+type SubStatus struct {
+	New      int64 // messages it was never given
+	InFlight int64 // messages leased to its consumers
+	Retrying int64 // messages that wait to be delivered again
+	UsedUp   int64 // messages that wait for a dead-letter copy
+}
+
+// A Head is the first message of a queue that a group was never given.
+type Head struct {
+	keyspace.Queue
+	Offset mq.QueueOffset
+}
+
+// Status returns how far a group is with a topic, and appends the heads of the
+// queues to heads. found is false when the group has not received from the topic.
+func (m *Machine) Status(id keyspace.Sub, heads []Head) (st SubStatus, _ []Head, found bool, err error) {
+	s, t := m.subs[id], m.topics[id.Topic]
+	if s == nil || t == nil {
+		return st, heads, false, nil
+	}
+	if err := m.loadQueues(t); err != nil {
+		return st, heads, true, err
+	}
+	if err := m.loadProgress(s, t); err != nil {
+		return st, heads, true, err
+	}
+	st = SubStatus{InFlight: s.leased, Retrying: s.ready, UsedUp: s.usedUp}
+	for i, q := range t.queues {
+		next := max(s.progress[i], q.min)
+		if next >= q.next {
+			continue
+		}
+		st.New += int64(q.next - next)
+		heads = append(heads, Head{Queue: keyspace.Queue{Topic: t.ID, Queue: mq.QueueID(i)}, Offset: next})
+	}
+	return st, heads, true, nil
+}

@@ -1,6 +1,7 @@
 package shard_test
 
 import (
+	"os"
 	"path"
 	"strings"
 	"testing"
@@ -161,4 +162,31 @@ func TestRestoreMayBeInterruptedAnywhereAndRepeated(t *testing.T) {
 			requireAll(t, left, kept)
 		})
 	}
+}
+
+// TestTrimAndRestoreOnADisk: links, renames and usage as an operating system has them.
+func TestTrimAndRestoreOnADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		opts := shard.Options{
+			Name: shardName, Dir: dir, SegmentSize: smallSegment, ZeroFill: 8 << 10,
+			Retention: shard.Retention{Age: time.Hour, Clean: shard.Watermark{Used: 1e-9}, Refuse: shard.Watermark{Free: 1}},
+		}
+		s, err := shard.Open(opts)
+		require.NoError(t, err)
+		fill(t, s, topicOf(2), 60)
+		time.Sleep(2 * time.Hour)
+		kept := fill(t, s, topicOf(2), 30)
+		require.Positive(t, s.Stats().LogFirst)
+		require.Positive(t, s.Stats().DiskCapacity)
+		require.NoError(t, s.Close())
+		require.NoError(t, os.RemoveAll(shard.ViewsDir(vfs.Default, dir)))
+		r, err := shard.RestoreViews(vfs.Default, dir)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Base)
+		s, err = shard.Open(opts)
+		require.NoError(t, err)
+		require.ElementsMatch(t, kept, receiveAll(t, s, topicOf(2), groupOf(2)))
+		require.NoError(t, s.Close())
+	})
 }

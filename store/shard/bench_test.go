@@ -58,7 +58,7 @@ func BenchmarkAppend(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(1024)
 			b.ResetTimer()
-			each(b, bc.producers, bc.batch, func(i int) error {
+			each(b, bc.producers, bc.batch, b.N, func(i int) error {
 				_, err := s.Append(context.Background(), topic, mq.QueueID(i%8), msgs)
 				return err
 			})
@@ -83,7 +83,7 @@ func BenchmarkPopAck(b *testing.B) {
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
-			each(b, 8, 32, func(int) error {
+			each(b, 8, 32, b.N, func(int) error {
 				got, err := s.Receive(context.Background(), mq.Receive{Topic: topic, Group: group, Max: 32, Invisible: time.Minute})
 				if err != nil {
 					return err
@@ -104,12 +104,12 @@ func BenchmarkPopAck(b *testing.B) {
 	}
 }
 
-// each shares b.N iterations out in steps among goroutines.
-func each(b *testing.B, goroutines, step int, fn func(i int) error) {
+// each shares n iterations out in steps among goroutines.
+func each(b *testing.B, goroutines, step, n int, fn func(i int) error) {
 	var wg sync.WaitGroup
 	for g := range goroutines {
 		wg.Go(func() {
-			for i := g * step; i < b.N; i += goroutines * step {
+			for i := g * step; i < n; i += goroutines * step {
 				if err := fn(i / step); err != nil {
 					b.Error(err)
 					return
@@ -118,4 +118,58 @@ func each(b *testing.B, goroutines, step int, fn func(i int) error) {
 		})
 	}
 	wg.Wait()
+}
+
+// BenchmarkSurvey looks at 100,000 queues of 12,500 topics, each with one group that
+// lags, while one producer sends. It reports how long the producer had to wait at
+// worst, and how long it has to without surveys.
+func BenchmarkSurvey(b *testing.B) {
+	s := benchShard(b, shard.FlushAsync)
+	const topics = 12_500
+	group, msgs := groupOf(16), benchMessages(2)
+	each(b, 64, 1, topics, func(i int) error {
+		topic := named(mq.TopicID(1000+i), fmt.Sprint("topic-", i), 8)
+		if _, err := s.Append(context.Background(), topic, mq.QueueID(i%8), msgs); err != nil {
+			return err
+		}
+		_, err := s.Receive(context.Background(), mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: time.Hour})
+		return err
+	})
+	topic := topicOf(8)
+	worst := func(stop <-chan struct{}) (d time.Duration) {
+		for {
+			select {
+			case <-stop:
+				return d
+			default:
+			}
+			start := time.Now()
+			if _, err := s.Append(context.Background(), topic, 0, msgs[:1]); err != nil {
+				b.Error(err)
+			}
+			d = max(d, time.Since(start))
+		}
+	}
+	while := func(fn func()) time.Duration {
+		stop, result := make(chan struct{}), make(chan time.Duration)
+		go func() { result <- worst(stop) }()
+		fn()
+		close(stop)
+		return <-result
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := time.Now()
+	with := while(func() {
+		for range b.N {
+			if v, err := s.Survey(context.Background()); err != nil || v.GroupsDropped != topics-1000 {
+				b.Error(v.GroupsDropped, err)
+			}
+		}
+	})
+	took := time.Since(start)
+	b.StopTimer()
+	without := while(func() { time.Sleep(took) })
+	b.ReportMetric(float64(with.Microseconds()), "worst-us")
+	b.ReportMetric(float64(without.Microseconds()), "worst-us-without")
 }

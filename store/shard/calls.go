@@ -13,7 +13,8 @@ import (
 // Append stores the messages in one queue of the topic, all of them or none, at
 // consecutive offsets, and returns the first. When it returns they are as
 // durable as the flush mode says. The messages belong to the shard from now on.
-// When ctx ends first the outcome is unknown.
+// When ctx ends first the outcome is unknown. When more wait than may, the error
+// wraps mq.ErrBusy, and nothing is stored.
 func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
 	if len(msgs) == 0 {
 		return mq.Appended{}, fmt.Errorf("append: %w: no message", mq.ErrInvalid)
@@ -21,6 +22,9 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 	r := s.newRequest(command.KindAppend)
 	r.topic = topic
 	r.append = command.Append{Topic: topic.ID, Queue: queue, Messages: msgs}
+	if !s.reserve(r) {
+		return mq.Appended{}, fmt.Errorf("shard %s: appends of %d bytes wait, which is as much as may: %w", s.opts.Name, s.opts.QueueBytes, mq.ErrBusy)
+	}
 	if err := s.do(ctx, r); err != nil {
 		return mq.Appended{}, err // r may still be under way: it is not reused
 	}

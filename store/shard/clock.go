@@ -6,22 +6,34 @@ import "time"
 // clock, but never before the last time in the log, and goes on with the
 // monotonic clock: a step of the wall clock moves no deadline. No two commands
 // get the same time, which makes the time of a pop its id.
+//
+// The clock is read once for each round, and its commands follow each other by a
+// nanosecond: a reading costs more than many a command.
 type clock struct {
-	base time.Time
-	wall int64
-	last int64
+	base  time.Time
+	wall  int64
+	round int64 // when the round began
+	last  int64
 }
 
 func newClock(last int64) clock {
 	now := time.Now()
-	return clock{base: now, wall: max(now.UnixNano(), last), last: last}
+	wall := max(now.UnixNano(), last)
+	return clock{base: now, wall: wall, round: wall, last: last}
 }
 
-// now returns the time, later than every time before.
+// begin notes that a round begins, and returns when.
+func (c *clock) begin() int64 {
+	c.round = c.peek()
+	return c.round
+}
+
+// now returns the time of a command: that of the round, and later than every
+// time before.
 func (c *clock) now() int64 {
-	c.last = max(c.peek(), c.last+1)
+	c.last = max(c.round, c.last+1)
 	return c.last
 }
 
-// peek returns the time without using it up.
+// peek reads the clock. It may be called from any goroutine.
 func (c *clock) peek() int64 { return c.wall + int64(time.Since(c.base)) }

@@ -99,7 +99,7 @@ func (s *Shard) loop() {
 			s.fail(err)
 			for _, r := range rd.requests {
 				if r != nil {
-					r.answer(s.Err())
+					s.answer(r, s.Err())
 				}
 			}
 			s.waiters.wakeAll()
@@ -154,10 +154,10 @@ func (s *Shard) refuseUntilStop() {
 	for {
 		select {
 		case r := <-s.requests:
-			r.answer(s.Err())
+			s.answer(r, s.Err())
 		case <-s.stop:
 			for len(s.requests) > 0 {
-				(<-s.requests).answer(s.Err())
+				s.answer(<-s.requests, s.Err())
 			}
 			return
 		}
@@ -167,7 +167,9 @@ func (s *Shard) refuseUntilStop() {
 // turn carries out one round. Requests that it has answered are nil in
 // rd.requests; after an error the others are still to be answered.
 func (s *Shard) turn(rd *round) error {
-	if err := s.stageExpire(rd); err != nil {
+	now := s.clock.begin()
+	s.stages.begin(now, rd.requests)
+	if err := s.stageExpire(rd, now); err != nil {
 		return err
 	}
 	for i, r := range rd.requests {
@@ -181,7 +183,7 @@ func (s *Shard) turn(rd *round) error {
 		}
 		if !staged {
 			rd.requests[i] = nil
-			r.answer(refusal)
+			s.answer(r, refusal)
 		}
 	}
 	if err := s.commit(rd); err != nil {
@@ -194,23 +196,26 @@ func (s *Shard) turn(rd *round) error {
 		}
 		rd.requests[i] = nil
 		if r.query != nil {
-			r.answer(r.query(s.machine))
+			s.answer(r, r.query(s.machine))
 		} else {
-			r.answer(r.res.Err)
+			s.answer(r, r.res.Err)
 		}
+	}
+	if rd.batch.Len() > 0 {
+		s.stages.end(StageAnswer, s.clock.peek())
 	}
 	return nil
 }
 
-// stageExpire begins the round with the end of leases whose time has come. While
+// stageExpire begins the round with the end of leases whose time has come by now. While
 // the views have much on its way to disk they are left for later: what they add
 // would make every request wait.
-func (s *Shard) stageExpire(rd *round) (err error) {
+func (s *Shard) stageExpire(rd *round, now int64) (err error) {
 	rd.expires = false
 	if s.crowded {
 		return nil
 	}
-	if rd.expires, err = s.machine.Due(s.clock.peek()); err != nil || !rd.expires {
+	if rd.expires, err = s.machine.Due(now); err != nil || !rd.expires {
 		return err
 	}
 	if s.expiry.alone++; len(rd.requests) > 0 {
@@ -247,11 +252,11 @@ func (s *Shard) commit(rd *round) error {
 	if err != nil {
 		return err
 	}
+	s.stages.end(StageAppend, s.clock.peek())
 	if s.opts.Flush == FlushSync {
-		if err := s.log.Sync(); err != nil {
+		if s.stages.since, err = s.sync(); err != nil {
 			return err
 		}
-		s.stats.syncs.Add(1)
 	} else {
 		signal(s.unsynced)
 	}
@@ -264,7 +269,7 @@ func (s *Shard) commit(rd *round) error {
 			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
 			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
 		}
-		err := error(nil)
+		var err error
 		if rec.Kind == command.KindExpire {
 			start := time.Now()
 			err = s.machine.Apply(rec, res)
@@ -277,7 +282,12 @@ func (s *Shard) commit(rd *round) error {
 		}
 		s.stats.applied(rec.Kind, res, r)
 	}
-	return s.machine.Commit()
+	if err := s.machine.Commit(); err != nil {
+		return err
+	}
+	s.stats.position.Store(s.machine.State().Pos)
+	s.stages.end(StageApply, s.clock.peek())
+	return nil
 }
 
 // stage adds one command to the round.
@@ -290,8 +300,7 @@ func (s *Shard) stage(rd *round, r *request, kind command.Kind, e commitlog.Enco
 // and group. It reports false when there is nothing to do or the request is
 // refused; then r is to be answered with the refusal.
 func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err error) {
-	isPop := r.kind == command.KindPop || r.kind == command.KindPopLimited
-	if !isPop { // it may have nothing to write
+	if !r.isPop() { // it may have nothing to write
 		if refusal := s.admit(r.kind); refusal != nil {
 			return false, refusal, nil
 		}
@@ -312,7 +321,7 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil
 	}
-	if isPop {
+	if r.isPop() {
 		if may, err := s.lookFirst(rd, r); !may || err != nil {
 			return false, nil, err
 		}
@@ -394,6 +403,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 // whoever wakes must find what woke it.
 func (s *Shard) wake() {
 	e := &s.machine.Effects
+	s.stats.happened(e)
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	s.waiters.freed(e.Freed)
@@ -407,7 +417,6 @@ func (s *Shard) wake() {
 		signal(s.usedUp)
 	}
 	if e.Lost > 0 {
-		s.stats.lost.Add(e.Lost)
 		s.logger.Warn("redeliveries dropped whose messages are no longer stored", "messages", e.Lost)
 	}
 	e.Reset()

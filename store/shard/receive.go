@@ -144,8 +144,10 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
 			}
 			timer.Reset(left)
 		}
+		parked := time.Now()
 		select {
 		case <-w.c:
+			waited(r, parked)
 			continue
 		case <-timer.C:
 			if full {
@@ -158,7 +160,15 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
 			err = s.Err()
 		}
 		s.waiters.unregister(w)
+		waited(r, parked)
 		return haul{}, err
+	}
+}
+
+// waited notes that the receive waited from then until now.
+func waited(r mq.Receive, from time.Time) {
+	if r.Waited != nil {
+		*r.Waited += time.Since(from)
 	}
 }
 
@@ -241,7 +251,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 					lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
 					continue
 				} else if alone != nil {
-					failed = s.unreadable(p, alone)
+					failed = s.unreadable(r, p, alone)
 					continue
 				}
 				from = 0
@@ -249,7 +259,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			to := from + uint64(p.Size)
 			msg, err := command.DecodeMessage(single[from:to:to])
 			if err != nil {
-				failed = s.unreadable(p, err)
+				failed = s.unreadable(r, p, err)
 				continue
 			}
 			deliveries = append(deliveries, mq.Delivery{
@@ -275,7 +285,7 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 
 // settleLost ends deliveries whose messages the log has dropped.
 func (s *Shard) settleLost(topic mq.TopicID, group mq.GroupID, lost []command.LeaseRef) error {
-	s.stats.lost.Add(uint64(len(lost)))
+	s.stats.dropped(keyspace.Sub{Group: group, Topic: topic}, uint64(len(lost)))
 	s.logger.Warn("messages dropped before they were delivered", "topic_id", topic, "group_id", group, "messages", len(lost))
 	req := s.newRequest(command.KindAck)
 	req.internal = true
@@ -307,10 +317,11 @@ func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
 	return buf, s.log.ReadAt(buf, commitlog.Pos(run[0].Pos))
 }
 
-func (s *Shard) unreadable(p machine.Popped, cause error) error {
-	s.stats.unreadable.Add(1)
+func (s *Shard) unreadable(r mq.Receive, p machine.Popped, cause error) error {
+	s.stats.failedRead(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID})
 	file, offset := s.log.Place(commitlog.Pos(p.Pos))
 	err := fmt.Errorf("message at offset %d of queue %d, %s:%d: %w", p.Offset, p.Queue, file, offset, cause)
-	s.logger.Error("message not readable", "queue", p.Queue, "offset", p.Offset, "file", file, "file_offset", offset, "error", cause)
+	s.logger.Error("message not readable", "topic", r.Topic.String(), "group", r.Group.String(),
+		"queue", p.Queue, "offset", p.Offset, "file", file, "file_offset", offset, "error", cause)
 	return err
 }

@@ -27,7 +27,11 @@ type request struct {
 	groupDelete command.GroupDelete
 	trim        command.Trim
 	drop        command.Drop
-	internal    bool // the shard's own: not counted as somebody's call
+
+	submitted int64 // the shard's time when it was put into the queue; none for a query
+	internal  bool  // the shard's own: not counted as somebody's call
+
+	queued int64 // bytes counted in Shard.queued
 
 	res  machine.Result
 	err  error
@@ -55,11 +59,20 @@ func (r *request) answer(err error) {
 	r.done <- struct{}{}
 }
 
-// size bounds the length of the command's encoding. Beside these parts a command
-// has a few numbers of fixed size.
+// isPop reports whether r is a receive.
+func (r *request) isPop() bool { return r.kind == command.KindPop || r.kind == command.KindPopLimited }
+
+// Sizes of the parts of commands. Beside them a command has a few numbers of fixed size.
+const (
+	commandNumbers  = 64
+	leaseRefSize    = 4 + 8 + 8
+	leaseChangeSize = leaseRefSize + 8 + 1
+	queueTrimSize   = 4 + 8 + 8
+)
+
+// size bounds the length of the command's encoding.
 func (r *request) size() int64 {
-	const numbers, leaseRefSize, leaseChangeSize = 64, 4 + 8 + 8, 4 + 8 + 8 + 8 + 1
-	n := numbers
+	n := commandNumbers
 	switch r.kind {
 	case command.KindAppend:
 		n = r.append.Size()
@@ -75,7 +88,7 @@ func (r *request) size() int64 {
 		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
 		n += one.Size()
 	case command.KindTrim:
-		n += r.trim.Size()
+		n += len(r.trim.Queues) * queueTrimSize
 	}
 	return int64(n)
 }

@@ -129,6 +129,6 @@ func (s *Shard) admit(kind command.Kind) error {
 		signal(s.scarce) // it may be less by now
 	}
 	s.stats.full.Add(1)
-	return fmt.Errorf("shard %s: %w: %s has %d of %d bytes in use, %s are refused from %d on",
+	return fmt.Errorf("shard %s: %w: the file system of %s has %d of %d bytes in use, %s are refused from %d on",
 		s.opts.Name, mq.ErrStoreFull, m.path, used, m.capacity, what, limit)
 }

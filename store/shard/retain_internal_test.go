@@ -1,7 +1,10 @@
 package shard
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +128,106 @@ func TestDeliveryThatIsMadeAgainWhileItIsGivenUpKeepsItsMessage(t *testing.T) {
 		require.Len(t, got, 1, "the other one is over")
 		require.Equal(t, mq.Attempt(3), got[0].Lease.Attempt)
 		require.Zero(t, s.Stats().Lost)
+	})
+}
+
+func TestCommandsOfARetainerFitIntoSmallSegments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := stepped(t, Retention{Size: 1})
+		topic := ownTopic(1)
+		topic.Shards[0] = mq.ShardQueues{Shard: "s", Read: 600, Write: 600}
+		for queue := range mq.QueueID(600) {
+			m := &mq.Message{ID: fmt.Sprint(queue), Type: mq.Normal}
+			_, err := s.Append(t.Context(), topic, queue, []*mq.Message{m})
+			require.NoError(t, err)
+		}
+		got, err := s.Receive(t.Context(), receiveOf(topic, 600))
+		require.NoError(t, err)
+		require.Equal(t, 600, len(got))
+		hardDrop(t, s, r)
+		require.NoError(t, s.Err())
+		require.Greater(t, s.Stats().Lost, uint64(400))
+		require.Greater(t, s.Stats().Trimmed, uint64(400))
+	})
+}
+
+// A gateFS holds the syncs of the log, once it is armed, from the second on: that of a
+// round that rolls comes after that of the segment it leaves.
+type gateFS struct {
+	vfs.FS
+	armed, passed atomic.Bool
+	entered, open chan struct{}
+}
+
+func (g *gateFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := g.FS.OpenReadWrite(name, category, opts...)
+	return &gateFile{f, g}, err
+}
+
+type gateFile struct {
+	vfs.File
+	gate *gateFS
+}
+
+func (f *gateFile) SyncData() error {
+	if f.gate.armed.Load() && f.gate.passed.Swap(true) {
+		close(f.gate.entered)
+		<-f.gate.open
+		f.gate.armed.Store(false)
+	}
+	return f.File.SyncData()
+}
+
+// TestMessagesThatAreInTheLogAndNotYetAppliedHoldIt: a pass that looks between the two
+// sees a log that has gone on to its next segment, and no message in the one before.
+func TestMessagesThatAreInTheLogAndNotYetAppliedHoldIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := &gateFS{FS: vfs.NewMem(), entered: make(chan struct{}), open: make(chan struct{})}
+		s, err := Open(Options{Name: "s", FS: gate, Dir: "shard", SegmentSize: 8 << 10, ZeroFill: -1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		s.opts.Retention = Retention{Age: time.Hour}
+		r := &retainer{s: s}
+		topic := ownTopic(1)
+		sendSome(t, s, topic, 1)
+		require.NoError(t, s.PurgeTopic(t.Context(), topic.ID))
+		require.NoError(t, r.pass())
+
+		// Two sends in one round, the second of which does not fit into the segment.
+		busy := make(chan struct{})
+		go func() {
+			_ = s.look(context.Background(), func(*machine.Machine) error {
+				<-busy
+				return nil
+			})
+		}()
+		synctest.Wait()
+		var sends sync.WaitGroup
+		for i := range 2 {
+			sends.Go(func() {
+				m := &mq.Message{ID: fmt.Sprint(i), Type: mq.Normal, Body: make([]byte, 5000)}
+				if _, err := s.Append(context.Background(), topic, 0, []*mq.Message{m}); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		gate.armed.Store(true)
+		close(busy)
+		<-gate.entered
+		require.Len(t, s.log.Segments(), 2)
+		done := make(chan error)
+		go func() {
+			_, err := r.drop(s.clock.peek())
+			done <- err
+		}()
+		synctest.Wait()
+		close(gate.open)
+		require.NoError(t, <-done)
+		sends.Wait()
+		got, err := s.Receive(t.Context(), receiveOf(topic, 2))
+		require.NoError(t, err)
+		require.Equal(t, 2, len(got))
 	})
 }
 

@@ -28,6 +28,12 @@ const (
 	mostWaits   = 1 << 16
 )
 
+// fits returns how many parts of a size one command may have, at most n: segments may be
+// small.
+func (r *retainer) fits(n, size int) int {
+	return min(n, int(r.s.log.MaxPayload()-commandNumbers)/size)
+}
+
 // A trimming is the work on one topic.
 type trimming struct {
 	*retained
@@ -154,27 +160,32 @@ type given struct {
 	by []settlement
 	// lost of them needed the message; the others had been left by everybody.
 	lost, abandoned uint64
+	most            int // deliveries of one command
 }
 
 // A settlement has deliveries of one topic to one group.
 type settlement struct {
 	sub  keyspace.Sub
 	refs []command.LeaseRef
+	lost uint64 // of them needed the message
 }
 
-func (g *given) add(ref keyspace.Ref, id mq.PopID) {
+// add adds a delivery, and returns where.
+func (g *given) add(ref keyspace.Ref, id mq.PopID) *settlement {
 	n := len(g.by)
-	if n == 0 || g.by[n-1].sub != ref.Sub || len(g.by[n-1].refs) == trimSettles {
+	if n == 0 || g.by[n-1].sub != ref.Sub || len(g.by[n-1].refs) == g.most {
 		g.by = append(g.by, settlement{sub: ref.Sub})
 		n++
 	}
 	g.by[n-1].refs = append(g.by[n-1].refs, command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: id})
+	return &g.by[n-1]
 }
 
 // findKept notes from where on the queues keep entries: from their beginnings on, or
 // from the first message before it that is under delivery. It returns the deliveries
 // that keep nothing.
 func (r *retainer) findKept(v *machine.View, page []*trimming, now int64) (over given, err error) {
+	over.most = r.fits(trimSettles, leaseRefSize)
 	waiting := map[mq.TopicID][]machine.Range{}
 	for _, t := range page {
 		if t.queues, err = v.Queues(t.id); err != nil {
@@ -205,7 +216,7 @@ func (r *retainer) findKept(v *machine.View, page []*trimming, now int64) (over 
 					t.keep(ref)
 				case loses:
 					over.lost++
-					over.add(ref, l.PopID)
+					over.add(ref, l.PopID).lost++
 				case leaves:
 					over.abandoned++
 					over.add(ref, l.PopID)
@@ -315,8 +326,10 @@ func (r *retainer) giveUp(over given, page []*trimming) error {
 			}
 		}
 		r.s.release(req)
+		if g.lost > 0 {
+			r.s.stats.dropped(g.sub, g.lost)
+		}
 	}
-	r.s.stats.lost.Add(over.lost)
 	r.s.stats.abandoned.Add(over.abandoned)
 	if over.lost > 0 {
 		r.s.logger.Warn("deliveries ended for want of disk space", "messages", over.lost)
@@ -330,10 +343,10 @@ func (r *retainer) giveUp(over given, page []*trimming) error {
 // apply lets the loop carry out the trims of the page.
 func (r *retainer) apply(page []*trimming) error {
 	var reqs []*request
-	queues := 0
+	queues, most := 0, r.fits(trimQueues, queueTrimSize)
 	for _, t := range page {
 		for trims := t.trims; len(trims) > 0; {
-			n := min(len(trims), trimQueues)
+			n := min(len(trims), most)
 			req := r.s.newRequest(command.KindTrim)
 			req.trim = command.Trim{Topic: t.id, Queues: trims[:n]}
 			trims = trims[n:]

@@ -219,14 +219,14 @@ func TestMessageUnderDeliveryIsKeptPastItsAgeWithItsSegment(t *testing.T) {
 		defer func() { require.NoError(t, s.Close()) }()
 		topic, group := topicOf(1), groupOf(2)
 		send(t, s, topic, 0, message("a", ""), message("b", ""))
-		got := receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 4 * time.Hour})
+		require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 4 * time.Hour}), 1)
 		fill(t, s, numbered(2), 50)
 		time.Sleep(3 * time.Hour)
 		full := segments(t, fs)
 		require.Greater(t, full, 3, "the first segment has a message that is needed")
 		requireBacklog(t, s, group.ID, mq.Backlog{Topic: topic.ID, InFlight: 1})
 		time.Sleep(time.Hour + time.Minute) // nobody came back for it: it is delivered again
-		got = receive(t, s, mq.Receive{Topic: topic, Group: group, Invisible: time.Hour})
+		got := receive(t, s, mq.Receive{Topic: topic, Group: group, Invisible: time.Hour})
 		require.Equal(t, []string{"a"}, ids(got))
 		require.Equal(t, mq.Attempt(2), got[0].Lease.Attempt)
 		time.Sleep(time.Hour + time.Minute) // and used up

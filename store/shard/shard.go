@@ -22,6 +22,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/failstop"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/machine"
 )
@@ -56,6 +57,12 @@ type Options struct {
 	ZeroFill    int64
 	// CacheSize bounds the block cache of the views: 32 MiB by default.
 	CacheSize int64
+	// MemTableSize is how many bytes of effects the views gather before they are
+	// written: 32 MiB by default. Up to four times as many are in memory.
+	MemTableSize int64
+	// QueueBytes bounds the messages of the appends that wait for the loop or are
+	// in it: 256 MiB by default. More are refused.
+	QueueBytes int64
 	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
@@ -66,6 +73,9 @@ type Options struct {
 	Interrupt <-chan struct{}
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
+	// MaxSeries is how many topics, and how many pairs of group and topic, are
+	// counted each by itself; 1,000 by default. The rest is counted together.
+	MaxSeries int
 	// OnFailure is called once when the shard stops for good, with Err set. It
 	// must be quick and call nothing of the shard but Err. Nil: nobody is told.
 	OnFailure func()
@@ -87,6 +97,15 @@ func (o Options) withDefaults() Options {
 	if o.Retention.Interval == 0 {
 		o.Retention.Interval = 10 * time.Second
 	}
+	if o.MaxSeries == 0 {
+		o.MaxSeries = 1000
+	}
+	if o.MemTableSize == 0 {
+		o.MemTableSize = 32 << 20
+	}
+	if o.QueueBytes == 0 {
+		o.QueueBytes = 256 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -105,7 +124,7 @@ type Shard struct {
 	db      *pebble.DB
 	viewsFS *failstop.FS     // of db
 	machine *machine.Machine // the loop's alone
-	clock   clock            // the loop's alone
+	clock   clock            // the loop's, but for peek
 
 	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
@@ -113,7 +132,8 @@ type Shard struct {
 	expiry     expiry        // the loop's alone
 
 	requests chan *request
-	pool     sync.Pool // of *request
+	queued   atomic.Int64 // bytes of the appends in requests and in the loop
+	pool     sync.Pool    // of *request
 	waiters  waiters
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
@@ -130,14 +150,16 @@ type Shard struct {
 	failure  atomic.Pointer[error]
 	failed   chan struct{} // closed with failure set
 
-	// submit.RLock is held while a request is put into the queue; Close takes
-	// the lock to know that no more will come.
+	// submit.RLock is held while a request is put into the queue or the views are
+	// read from outside the loop; Close takes the lock to know that no more will
+	// come.
 	submit struct {
 		sync.RWMutex
 		closed bool
 	}
 
-	stats stats
+	stats  stats
+	stages stages
 }
 
 // Open recovers the shard in opts.Dir: it opens the log and the views, applies
@@ -222,6 +244,7 @@ func (s *Shard) open() (err error) {
 	}
 	s.clock = newClock(s.machine.State().Time)
 	s.topics.Store(1) // a retainer knows none
+	s.stats.open(s.machine, s.opts.MaxSeries)
 	return nil
 }
 
@@ -335,12 +358,23 @@ func (s *Shard) flusher() {
 			return
 		case <-timer.C:
 		}
-		if err := s.log.Sync(); err != nil {
+		if _, err := s.sync(); err != nil {
 			s.fail(err)
 			return
 		}
-		s.stats.syncs.Add(1)
 	}
+}
+
+// sync makes the log durable, and returns when that was done.
+func (s *Shard) sync() (ended int64, err error) {
+	began := s.clock.peek()
+	if err := s.log.Sync(); err != nil {
+		return 0, err
+	}
+	ended = s.clock.peek()
+	s.stats.syncs.Add(1)
+	s.stages.spent[StageFsync].Observe(time.Duration(ended - began))
+	return ended, nil
 }
 
 // do hands r to the loop and waits for the answer. When ctx ends first the
@@ -357,9 +391,21 @@ func (s *Shard) do(ctx context.Context, r *request) error {
 	}
 }
 
+// queueWait is how long a send or receive waits for room in a full queue. One that
+// does not move for so long would make it wait until its caller gives up.
+const queueWait = 500 * time.Millisecond
+
 // send puts r into the queue. The queue is bounded: when it is full, send waits
-// until ctx ends.
+// until ctx ends, and with what brings new work for queueWait at most.
 func (s *Shard) send(ctx context.Context, r *request) error {
+	err := s.enqueue(ctx, r)
+	if err != nil {
+		s.forget(r)
+	}
+	return err
+}
+
+func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	s.submit.RLock()
 	defer s.submit.RUnlock()
 	if s.submit.closed {
@@ -368,10 +414,19 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
+	if r.query == nil {
+		r.submitted = s.clock.peek()
+	}
 	select {
 	case s.requests <- r:
 		return nil
 	default:
+	}
+	var late <-chan time.Time
+	if r.kind == command.KindAppend || r.isPop() {
+		timer := time.NewTimer(queueWait)
+		defer timer.Stop()
+		late = timer.C
 	}
 	select {
 	case s.requests <- r:
@@ -380,5 +435,31 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
 	case <-ctx.Done():
 		return fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrBusy, context.Cause(ctx))
+	case <-late:
+		return fmt.Errorf("shard %s: its queue of %d requests was full for %s: %w", s.opts.Name, cap(s.requests), queueWait, mq.ErrBusy)
 	}
+}
+
+// reserve counts the bytes of an append that is about to be put into the queue. It
+// reports false when there are as many as may be; one is let in whatever its size.
+// They are counted until the loop has answered, also when nobody waits any more.
+func (s *Shard) reserve(r *request) bool {
+	r.queued = int64(r.append.Size())
+	if n := s.queued.Add(r.queued); n <= s.opts.QueueBytes || n == r.queued {
+		return true
+	}
+	s.forget(r)
+	return false
+}
+
+// forget undoes reserve.
+func (s *Shard) forget(r *request) {
+	s.queued.Add(-r.queued)
+	r.queued = 0
+}
+
+// answer gives r its answer. It belongs to its caller from then on.
+func (s *Shard) answer(r *request, err error) {
+	s.forget(r)
+	r.answer(err)
 }

@@ -3,27 +3,43 @@ package shard
 import (
 	"sync/atomic"
 
+	"github.com/perigee-mq/perigee/internal/histogram"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
-// stats counts what happened since the shard was opened.
+// stats counts what happened since the shard was opened: for the whole shard, and
+// in series for topics and groups.
 type stats struct {
 	syncs, records                  atomic.Uint64
 	appended, appendedBytes         atomic.Uint64
 	delivered, redelivered, settled atomic.Uint64
-	refused, deadLettered           atomic.Uint64
+	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
 	full                            atomic.Uint64
+
+	position atomic.Uint64 // of the log, behind what is applied
+	series   series
+}
+
+// open prepares the counting, before the loop runs.
+func (st *stats) open(m *machine.Machine, maxSeries int) {
+	st.series.open(m, maxSeries)
+	st.position.Store(m.State().Pos)
 }
 
 // applied counts one command. r is nil for commands that nobody waits for.
 func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 	st.records.Add(1)
+	if r == nil || r.internal {
+		return
+	}
 	switch kind {
 	case command.KindAppend:
-		if res.Err == nil && r != nil {
+		if res.Err == nil {
 			bytes := 0
 			for _, m := range r.append.Messages {
 				bytes += len(m.Body)
@@ -32,33 +48,94 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 			st.appendedBytes.Add(uint64(bytes))
 		}
 	case command.KindPop, command.KindPopLimited:
-		st.delivered.Add(uint64(len(res.Popped)))
-		again := uint64(0)
-		for i := range res.Popped {
-			if res.Popped[i].Attempt > 1 {
-				again++
-			}
-		}
-		st.redelivered.Add(again)
+		st.popped(keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}, res)
 	case command.KindAck:
-		if r != nil && r.internal {
-			return
-		}
 		refused := uint64(0)
 		for _, err := range res.Settled {
 			if err != nil {
 				refused++
 			}
 		}
-		st.settled.Add(uint64(len(res.Settled)) - refused)
+		settled := uint64(len(res.Settled)) - refused
+		st.settled.Add(settled)
 		st.refused.Add(refused)
+		sub := st.series.sub(keyspace.Sub{Group: r.ack.Group, Topic: r.ack.Topic})
+		sub.settled.Add(settled)
+		if refused > 0 {
+			sub.refused.Add(refused)
+		}
 	case command.KindDeadLetter:
 		if res.Err == nil {
 			st.deadLettered.Add(1)
+			st.series.sub(keyspace.Sub{Group: r.deadLetter.Group, Topic: r.deadLetter.Topic}).deadLettered.Add(1)
 		}
+	case command.KindTopicDelete:
+		st.series.forget(func(id keyspace.Sub) bool { return id.Topic == r.topicDelete.ID })
+	case command.KindGroupDelete:
+		st.series.forget(func(id keyspace.Sub) bool { return id.Group == r.groupDelete.ID })
 	case command.KindTrim:
 		st.trimmed.Add(res.Trimmed)
 	}
+}
+
+func (st *stats) popped(id keyspace.Sub, res *machine.Result) {
+	if len(res.Popped) == 0 && res.Lost == 0 {
+		return
+	}
+	again, bytes := uint64(0), uint64(0)
+	for i := range res.Popped {
+		bytes += uint64(res.Popped[i].Size)
+		if res.Popped[i].Attempt > 1 {
+			again++
+		}
+	}
+	messages := uint64(len(res.Popped))
+	st.delivered.Add(messages)
+	st.redelivered.Add(again)
+	st.lost.Add(res.Lost)
+	topic := st.series.topic(id.Topic)
+	topic.out.Add(messages)
+	topic.outBytes.Add(bytes)
+	sub := st.series.sub(id)
+	sub.delivered.Add(messages)
+	if again > 0 {
+		sub.redelivered.Add(again)
+	}
+	if res.Lost > 0 {
+		sub.lost.Add(res.Lost)
+	}
+}
+
+// happened counts the effects of a round.
+func (st *stats) happened(e *machine.Effects) {
+	for i := 0; i < len(e.Arrived); {
+		id, first, bytes := e.Arrived[i].Topic, i, uint64(0)
+		for ; i < len(e.Arrived) && e.Arrived[i].Topic == id; i++ {
+			bytes += uint64(e.Arrived[i].Size)
+		}
+		topic := st.series.topic(id)
+		topic.in.Add(uint64(i - first))
+		topic.inBytes.Add(bytes)
+	}
+	if len(e.Expired) > 0 {
+		st.expired.Add(uint64(len(e.Expired)))
+		for _, id := range e.Expired {
+			st.series.sub(id).expired.Add(1)
+		}
+	}
+}
+
+// dropped counts messages of a group that were dropped because they are no longer
+// stored, or will not be for long.
+func (st *stats) dropped(id keyspace.Sub, messages uint64) {
+	st.lost.Add(messages)
+	st.series.find(id).lost.Add(messages)
+}
+
+// failedRead counts a message that could not be read for the group.
+func (st *stats) failedRead(id keyspace.Sub) {
+	st.unreadable.Add(1)
+	st.series.find(id).unreadable.Add(1)
 }
 
 // Stats is what a shard counted since it was opened, and where its log stands.
@@ -66,6 +143,7 @@ type Stats struct {
 	Appended, AppendedBytes uint64 // messages sent, and the bytes of their bodies
 	Delivered, Redelivered  uint64 // messages; the first includes the second
 	Settled, Refused        uint64 // acknowledgements by their answer
+	Expired                 uint64 // leases that ended by their time
 	DeadLettered            uint64
 	Unreadable, Lost        uint64 // reads of messages that failed; messages dropped for want of a body
 	// Trimmed messages have left their queues: past their age, purged, or Evicted for
@@ -79,11 +157,16 @@ type Stats struct {
 	Records, Syncs                     uint64 // log records written, and syncs of the log
 	Waiting                            int    // receives that wait
 	Woken                              uint64 // receives told to look again
+	Queued                             int    // requests that wait for the loop
 	LogFirst, LogAppended              uint64 // positions in the log
-	LogFlushed                         uint64
+	LogFlushed, LogApplied             uint64
+	Segments                           int    // files of the log
+	LogBytes                           uint64 // of what is in them
+	Stages                             [Stages]histogram.Snapshot
+	Failed                             bool // the shard has stopped for good
 }
 
-// Stats returns the counters.
+// Stats returns the counters. It reads no disk and never waits for the loop.
 func (s *Shard) Stats() Stats {
 	st := &s.stats
 	waiting, woken := s.waiters.count()
@@ -91,14 +174,88 @@ func (s *Shard) Stats() Stats {
 	if disk == nil {
 		disk = &diskUse{}
 	}
-	return Stats{
+	v := Stats{
 		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
-		Settled: st.settled.Load(), Refused: st.refused.Load(), DeadLettered: st.deadLettered.Load(),
+		Settled: st.settled.Load(), Refused: st.refused.Load(),
+		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
-		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken,
+		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken, Queued: len(s.requests),
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
+		LogApplied: st.position.Load(), Failed: s.Err() != nil,
 	}
+	segments := s.log.Segments()
+	v.Segments = len(segments)
+	for _, seg := range segments {
+		v.LogBytes += uint64(seg.End - seg.Base)
+	}
+	for i := range v.Stages {
+		v.Stages[i] = s.stages.spent[i].Snapshot()
+	}
+	return v
+}
+
+// Views is what the views of a shard take, and what has become of them.
+type Views struct {
+	// Durable is the log position behind what the views on disk have applied: a
+	// restart replays from there.
+	Durable       uint64
+	Bytes, Files  uint64 // on disk
+	Sublevels     int    // tables on top of each other that wait for a compaction
+	MemTable      uint64 // bytes in memory that wait to be written
+	Flushes       uint64
+	Compactions   uint64
+	CompactionGap uint64 // bytes that compactions still have to move
+}
+
+// Views returns what the views take. It fails when the shard is closed.
+func (s *Shard) Views() (v Views, err error) {
+	err = s.withViews(func() error {
+		m := s.db.Metrics()
+		total := m.Total()
+		v = Views{
+			Bytes: m.DiskSpaceUsage(), Files: uint64(total.TablesCount), Sublevels: int(m.Levels[0].Sublevels),
+			MemTable: m.MemTable.Size, Flushes: uint64(m.Flush.Count),
+			Compactions: uint64(m.Compact.Count), CompactionGap: m.Compact.EstimatedDebt,
+		}
+		state, err := machine.ReadDurableState(s.db)
+		v.Durable = state.Pos
+		return err
+	})
+	return v, err
+}
+
+// TopicCounts is what was counted for one topic, or for all that are not counted
+// each by itself.
+type TopicCounts struct {
+	In, InBytes   uint64 // messages stored, and their bytes as they are stored
+	Out, OutBytes uint64 // messages leased to consumers, redeliveries included
+}
+
+// GroupCounts is what was counted for one group with one topic, or for all that
+// are not counted each by itself. The fields are as in Stats.
+type GroupCounts struct {
+	Delivered, Redelivered uint64
+	Settled, Refused       uint64
+	Expired, DeadLettered  uint64
+	Unreadable, Lost       uint64
+}
+
+// A TopicRow is one topic in a Survey.
+type TopicRow struct {
+	Topic mq.Resource
+	TopicCounts
+	Stored int64 // messages in its queues
+}
+
+// A GroupRow is one group with one topic in a Survey.
+type GroupRow struct {
+	Group, Topic mq.Resource
+	GroupCounts
+	machine.SubStatus
+	// Oldest is the age in nanoseconds of the oldest message that the group was
+	// never given; 0 without one.
+	Oldest int64
 }

@@ -20,31 +20,29 @@ import (
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
-// memTableSize bounds what a restart has to replay, beside checkpointBytes.
-const memTableSize = 32 << 20
-
-// Bounds of what the views may have on its way to disk: bytes in memory, and
-// tables on top of each other. Beyond them the loop waits, see room. Pebble would
-// wait by itself, but for ever when the disk fails.
+// Bounds of what the views may have on its way to disk: memtables, and tables on
+// top of each other. Beyond them the loop waits, see room. Pebble would wait by
+// itself, but for ever when the disk fails. Opts.MemTableSize bounds what a restart
+// has to replay, beside checkpointBytes.
 const (
-	viewsInMemory  = 4 * memTableSize
+	viewsMemTables = 4
 	viewsSublevels = 12
 	noViewsBound   = 1 << 20
-	// viewsLook is after how many bytes of effects the bounds are looked at.
-	viewsLook = memTableSize / 4
+	// The bounds are looked at four times for each memtable.
+	viewsLooks = 4
 )
 
 func openViews(s *Shard) (*pebble.DB, error) {
 	// Pebble takes the memory of memtables off its cache. One is being filled and
 	// one written most of the time: without room for them there would be no cache.
-	cache := pebble.NewCache(s.opts.CacheSize + 2*memTableSize)
+	cache := pebble.NewCache(s.opts.CacheSize + 2*s.opts.MemTableSize)
 	defer cache.Unref() // the database keeps its own reference
 	s.viewsFS = failstop.New(s.opts.FS, func(err error) { s.fail(fmt.Errorf("views: %w", err)) })
 	opts := &pebble.Options{
 		FS:                          orderedFS{FS: s.viewsFS, shard: s},
 		Cache:                       cache,
 		DisableWAL:                  true, // the commit log is the only one
-		MemTableSize:                memTableSize,
+		MemTableSize:                uint64(s.opts.MemTableSize),
 		MemTableStopWritesThreshold: noViewsBound,
 		L0StopWritesThreshold:       noViewsBound,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -189,13 +187,14 @@ func (silent) Fatalf(string, ...any) {}
 // room waits until the views may grow, or the shard fails. The loop calls it when
 // everything is committed.
 func (s *Shard) room() error {
-	if s.machine.Written-s.viewsSeen < viewsLook && !s.crowded {
+	if s.machine.Written-s.viewsSeen < uint64(s.opts.MemTableSize)/viewsLooks && !s.crowded {
 		return nil
 	}
 	for {
 		m := s.db.Metrics()
-		s.crowded = m.MemTable.Size > viewsInMemory/2 || m.Levels[0].Sublevels > viewsSublevels/2
-		if m.MemTable.Size <= viewsInMemory && m.Levels[0].Sublevels <= viewsSublevels {
+		inMemory := viewsMemTables * uint64(s.opts.MemTableSize)
+		s.crowded = m.MemTable.Size > inMemory/2 || m.Levels[0].Sublevels > viewsSublevels/2
+		if m.MemTable.Size <= inMemory && m.Levels[0].Sublevels <= viewsSublevels {
 			s.viewsSeen = s.machine.Written
 			return nil
 		}

@@ -5,6 +5,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -24,6 +25,7 @@ import (
 type Server struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	Admin
+	Clients
 
 	// Addr is its host:port.
 	Addr string
@@ -70,10 +72,12 @@ func Start(t testing.TB, topics ...string) *Server {
 	)
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
+	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := server.Serve(listener); err != nil {
+		// A test may be over before the server has begun.
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Errorf("the fake server ended: %v", err)
 		}
 	}()
