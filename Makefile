@@ -24,7 +24,7 @@ KILLS    ?= 20
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench: build ## Measure bin/perigee (ARGS=...).
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
+
+scale: build ## Measure backlogs, leases, waiting receives, topics and memory at size (minutes, 4 GB of disk; ARGS="-run NAME").
+	CGO_ENABLED=0 PERIGEE_BIN=$(BIN) PERIGEE_SCALE=full $(GO) test ./internal/scaletest -v -count=1 -timeout 30m $(ARGS)
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \
