@@ -2,6 +2,7 @@ package scaletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,7 +72,7 @@ func receive(ctx context.Context, c rmqpb.MessagingServiceClient, req *rmqpb.Rec
 	}
 	for {
 		resp, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return n, nil
 		}
 		if err != nil {

@@ -264,7 +264,7 @@ func (s *Shard) commit(rd *round) error {
 			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
 			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
 		}
-		err := error(nil)
+		var err error
 		if rec.Kind == command.KindExpire {
 			start := time.Now()
 			err = s.machine.Apply(rec, res)

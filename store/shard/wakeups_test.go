@@ -193,7 +193,7 @@ func TestSendsGoBetweenTheSlicesOfABurstOfExpiries(t *testing.T) {
 		}
 		records, sends := s.Stats().Records, uint64(0)
 		for leased() > 0 {
-			time.Sleep(1) // the time of commands is unique, so it is a little later
+			time.Sleep(time.Nanosecond) // the time of commands is unique, so it is a little later
 			for {
 				before := s.Stats().Records
 				send(t, s, other, 0, message("x", ""))
