@@ -28,7 +28,7 @@ CHURN    ?= 100
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest torture churn check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest torture churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 
 churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
 	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
+
+scale: build ## Measure backlogs, leases, waiting receives, topics and memory at size (minutes, 4 GB of disk; ARGS="-run NAME").
+	CGO_ENABLED=0 PERIGEE_BIN=$(BIN) PERIGEE_SCALE=full $(GO) test ./internal/scaletest -v -count=1 -timeout 30m $(ARGS)
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \

@@ -14,6 +14,7 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
+	"github.com/perigee-mq/perigee/store/shard"
 )
 
 // writeMetadata makes topics and groups in dir: in memory first, where a change
@@ -132,4 +133,46 @@ func TestManyQueuesInOneShard(t *testing.T) {
 		each("send to each topic after a restart", topics, sendOne)
 		lag()
 	}
+}
+
+// TestTopicWithVeryManyQueues: more than the router hands out today. What a call
+// costs may follow the queues of its topic, but gently.
+func TestTopicWithVeryManyQueues(t *testing.T) {
+	queues := number(100_000, 2_000)
+	dir := t.TempDir()
+	s := openShard(t, dir, shard.FlushAsync)
+	topic, group := topicOf(1, int32(queues)), groupOf(1)
+	msgs := messages(1, 20, "")
+	var sends latencies
+	for q := range queues {
+		began := time.Now()
+		_, err := s.Append(t.Context(), topic, mq.QueueID(q), msgs)
+		require.NoError(t, err)
+		sends = append(sends, time.Since(began))
+	}
+	receive := func(n int) (took latencies) {
+		for range n {
+			began := time.Now()
+			got, err := s.Receive(t.Context(), mq.Receive{Topic: topic, Group: group, Max: 32, Invisible: time.Hour, InFlight: 20_000})
+			require.NoError(t, err)
+			require.Len(t, got, 32)
+			took = append(took, time.Since(began))
+		}
+		return took
+	}
+	pops := receive(queues / 32 / 4)
+	t.Logf("%d queues: send %v; receive of 32 %v; %v", queues, sends, pops, measure())
+	require.NoError(t, s.Close())
+	began := time.Now()
+	s = openShard(t, dir, shard.FlushAsync)
+	defer func() { require.NoError(t, s.Close()) }()
+	opened := time.Since(began)
+	began = time.Now()
+	_, err := s.Append(t.Context(), topic, 0, msgs)
+	require.NoError(t, err)
+	first := time.Since(began)
+	began = time.Now()
+	receive(1)
+	t.Logf("after a restart: opened in %v, first send %v, first receive %v, then %v",
+		opened.Round(time.Millisecond), first.Round(time.Microsecond), time.Since(began).Round(time.Microsecond), receive(100*queues/100_000+1))
 }

@@ -342,6 +342,7 @@ func (h *history) consumer(s *shard.Shard, life int, rng *rand.Rand) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(40))*tick)
 		got, err := s.Receive(ctx, mq.Receive{
 			Topic: h.topic, Group: h.group, Max: 1 + rng.IntN(8), Invisible: invisible, Wait: time.Second,
+			InFlight: 5 * rng.IntN(3),
 		})
 		cancel()
 		if errors.Is(err, mq.ErrStopped) {
