@@ -25,9 +25,9 @@ func (r *renewals) run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		for {
+		for ctx.Err() == nil { // what is taken is lost to renewAll
 			batch := r.take()
-			if len(batch) == 0 || ctx.Err() != nil {
+			if len(batch) == 0 {
 				break
 			}
 			r.renew(ctx, batch)

@@ -488,3 +488,30 @@ func TestHeartbeatsNeedAClientTypeOrAKnownClient(t *testing.T) {
 		require.Equal(t, rmqpb.Code_OK, beat(c.id, 0, nil))
 	})
 }
+
+// More leases are due than one call renews, and the server stops during that call.
+func TestAStopWhileLeasesAreDueLeavesEachOfThemAWholeSlice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const messages = 19 * 32
+		s, store := withFaults(t)
+		s.topic(t, "a")
+		for i := range messages {
+			s.send(t, message("a", fmt.Sprint(i), "x"))
+		}
+		c := s.consumer("a", "g")
+		for s.renewals.len() < messages {
+			c.receive(t, c.push(32, 0))
+		}
+		require.Greater(t, messages, renewBatch)
+		store.failing(func(call string) error {
+			if call == "renew" {
+				s.renewals.cancel()
+			}
+			return nil
+		})
+		time.Sleep(s.renewals.ahead())
+		synctest.Wait()
+		s.renewals.close()
+		c.quiet(t, 50*time.Second)
+	})
+}

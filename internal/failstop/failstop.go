@@ -28,6 +28,7 @@ import (
 type FS struct {
 	vfs.FS
 	report func(error)
+	first  sync.Once // the first failure, until the owner knows of it and all has stopped
 
 	mu struct {
 		sync.Mutex
@@ -36,20 +37,28 @@ type FS struct {
 }
 
 // New wraps inner. report is called once, with the first failure, before Pebble
-// sees an answer to it. It may be called with Pebble's locks held, so it must be
-// quick and must not call Pebble.
+// sees an answer to it, and before anything else is told that it went well without
+// having been done: who finds no failure after an operation may rely on it. It may be
+// called with Pebble's locks held, so it must be quick, must not call Pebble and must
+// not change anything through the FS but stop it.
 func New(inner vfs.FS, report func(error)) *FS { return &FS{FS: inner, report: report} }
 
 // Stop ends all changes, as a failure does, without reporting anything.
-func (f *FS) Stop() { f.stop() }
-
-// stop reports whether it was the first.
-func (f *FS) stop() bool {
+func (f *FS) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first := !f.mu.stopped
 	f.mu.stopped = true
-	return first
+}
+
+// fail tells the owner of the first failure, and then ends all changes. Others that
+// fail meanwhile wait for that.
+func (f *FS) fail(err error) {
+	f.first.Do(func() {
+		if !f.Stopped() {
+			f.report(err)
+		}
+		f.Stop()
+	})
 }
 
 // Stopped reports whether nothing reaches the disk any more.
@@ -64,8 +73,8 @@ func (f *FS) change(do func() error) {
 	if f.Stopped() {
 		return
 	}
-	if err := do(); err != nil && f.stop() {
-		f.report(err)
+	if err := do(); err != nil {
+		f.fail(err)
 	}
 }
 

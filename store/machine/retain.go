@@ -92,6 +92,8 @@ func (m *Machine) purge(t *topic, res *Result) error {
 		}
 		s.leased, s.ready, s.usedUp = 0, 0, 0
 		clear(s.leasedIn)
+		s.usedUpIn = nil
+		delete(m.withUsedUp, id)
 		if s.heldUp {
 			s.heldUp = false
 			m.Effects.Freed = append(m.Effects.Freed, id)

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -324,4 +325,17 @@ func TestForwardOfADroppedMessageSettlesIt(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, answers[0], mq.ErrLeaseEnded)
 	})
+}
+
+// Whoever has failed the shard goes on at once. Its views must be stopped then, also
+// when another goroutine came first and is about to stop them.
+func TestNothingOfTheViewsReachesTheDiskAfterAFailureThatIsNotTheFirst(t *testing.T) {
+	s, err := Open(Options{Name: "s", FS: vfs.NewMem(), Dir: "shard", ZeroFill: -1})
+	require.NoError(t, err)
+	first := errors.New("first")
+	s.failure.Store(&first) // and no further
+	s.fail(errors.New("second"))
+	require.True(t, s.viewsFS.Stopped())
+	close(s.failed)
+	require.ErrorIs(t, s.Close(), first)
 }

@@ -275,13 +275,15 @@ func (s *Shard) Err() error {
 	return nil
 }
 
-// fail stops the shard for good. Nothing is acknowledged after it.
+// fail stops the shard for good. Nothing is acknowledged after it, and nothing of the
+// views reaches the disk, also when another goroutine is about to stop it.
 func (s *Shard) fail(cause error) {
 	err := fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrStopped, cause)
-	if s.failure.CompareAndSwap(nil, &err) {
-		if s.viewsFS != nil {
-			s.viewsFS.Stop()
-		}
+	first := s.failure.CompareAndSwap(nil, &err)
+	if s.viewsFS != nil {
+		s.viewsFS.Stop()
+	}
+	if first {
 		s.logger.Error("shard stopped", "error", cause)
 		close(s.failed)
 		if s.opts.OnFailure != nil {
