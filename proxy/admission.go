@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	grpccodes "google.golang.org/grpc/codes"
@@ -42,6 +44,10 @@ func (s *Server) messagingService() *grpc.ServiceDesc {
 	return &desc
 }
 
+// slowSend is how long the bytes of a send may take to arrive before they are no
+// longer counted.
+const slowSend = 5 * time.Second
+
 // admitSend lets a send into the handler when there is room for it.
 func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
@@ -62,8 +68,21 @@ func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 		if err != nil {
 			return refuseSend(ctx, srv, interceptor, s.statusOf(ctx, err))
 		}
-		defer s.sends.release(size)
-		return next(srv, ctx, req.decode, interceptor)
+		// A client that announces a request and does not send it holds no room: what it
+		// has not sent takes none.
+		var released atomic.Bool
+		release := func() {
+			if !released.Swap(true) {
+				s.sends.release(size)
+			}
+		}
+		defer release()
+		slow := time.AfterFunc(slowSend, release)
+		defer slow.Stop()
+		return next(srv, ctx, func(v any) error {
+			defer slow.Stop()
+			return req.decode(v)
+		}, interceptor)
 	}
 }
 

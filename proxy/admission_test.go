@@ -244,3 +244,42 @@ func TestAStreamThatShowsNoSizesIsReadAsEver(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, called)
 }
+
+// stalled is a request that is announced and does not come.
+type stalled struct {
+	scripted
+	gone chan struct{}
+}
+
+func (s *stalled) Read(int) (mem.BufferSlice, error) {
+	<-s.gone
+	return nil, io.ErrUnexpectedEOF
+}
+
+func TestSendsThatDoNotArriveHoldNoRoomForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, func(o *testOptions) { o.SendBudget = 8 << 20 })
+		handler := s.admitSend(func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return nil, decode(&rmqpb.SendMessageRequest{})
+		})
+		gone := make(chan struct{})
+		ended := make(chan error, 2)
+		for range 2 {
+			stream := &stalled{scripted: scripted{prefixes: [][]byte{{0, 0, 0x40, 0, 0}}}, gone: gone} // 4 MiB
+			go func() {
+				_, err := handler(s.Server, grpc.NewContextWithServerTransportStream(t.Context(), stream), nil, nil)
+				ended <- err
+			}()
+		}
+		synctest.Wait()
+		require.ErrorIs(t, s.sends.acquire(t.Context(), 1<<20), mq.ErrBusy)
+		time.Sleep(slowSend)
+		require.NoError(t, s.sends.acquire(t.Context(), 8<<20), "they have sent nothing, and take nothing")
+		s.sends.release(8 << 20)
+		close(gone)
+		for range 2 {
+			require.ErrorIs(t, <-ended, io.ErrUnexpectedEOF)
+		}
+		require.Zero(t, s.sends.mu.used)
+	})
+}

@@ -23,6 +23,11 @@ func (n *node) retention() shard.Retention {
 // not know is unknown here too: it was deleted, which the store hears of by
 // another way, or the metadata is lost, and then nothing may be removed.
 func (n *node) retentionOf(id mq.TopicID) (age time.Duration, known bool) {
+	select {
+	case <-n.recovered:
+	default:
+		return 0, false // whether this is the metadata of these messages is not known yet
+	}
 	t, err := n.router.TopicByID(id)
 	if err != nil {
 		return 0, false

@@ -70,8 +70,13 @@ func TestTheRetentionOfATopicIsUnknownUntilTheRouterKnowsIt(t *testing.T) {
 	r, err := router.Open(router.Options{Dir: t.TempDir(), Shards: []string{"s"}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
-	n := &node{cfg: config.Default(), router: r}
-	_, known := n.retentionOf(1)
+	n := &node{cfg: config.Default(), router: r, recovered: make(chan struct{})}
+	early, _, err := r.CreateTopic(t.Context(), router.TopicSpec{Resource: mq.Resource{Name: "early"}})
+	require.NoError(t, err)
+	_, known := n.retentionOf(early.ID)
+	require.False(t, known, "metadata that does not belong to the messages is refused only later")
+	close(n.recovered)
+	_, known = n.retentionOf(early.ID + 1000)
 	require.False(t, known)
 	for want, spec := range map[time.Duration]router.TopicSpec{
 		time.Hour: {Resource: mq.Resource{Name: "a"}, Retention: time.Hour}, 72 * time.Hour: {Resource: mq.Resource{Name: "b"}},
