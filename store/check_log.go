@@ -62,6 +62,9 @@ func (l *logCheck) beginning() {
 		case f == nil:
 		case f.state.Index == 0 && f.db == nil && !f.missing: // told already
 		case f.state.Index+1 < sum.First:
+			if f == l.shardCheck.views && f.missing {
+				l.sum.NotDerived = "there are no views"
+			}
 			f.inViews(nil, "have applied records up to %d, and the log begins with record %d: they cannot be derived from it; %s",
 				f.state.Index, sum.First, "perigee restore-views puts their base in their place, if there is one")
 		default:

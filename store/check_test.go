@@ -562,10 +562,11 @@ func TestCheckNamesAMissingOrDamagedBase(t *testing.T) {
 
 	// Without the views the log alone would not do.
 	maps.DeleteFunc(files, func(name string, _ []byte) bool { return strings.HasPrefix(name, viewsDir+"/") || name == viewsDir })
-	found, _ = check(t, copyOf(t, files), true)
+	found, sum = check(t, copyOf(t, files), true)
 	require.True(t, slices.ContainsFunc(found, func(f store.Finding) bool {
 		return f.File == viewsDir && strings.Contains(f.Problem, "restore-views")
 	}), "%v", found)
+	require.NotContains(t, sum.NotDerived, "next start derives them")
 }
 
 func TestCheckTellsManyFindingsOfAKindOnce(t *testing.T) {

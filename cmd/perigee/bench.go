@@ -46,7 +46,7 @@ func (f *benchFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&f.connections, "connections", 1, "`number` of connections")
 	flags.DurationVar(&f.duration, "duration", 0, "`time` to run for; 10s when there is no --count either")
 	flags.Int64Var(&f.count, "count", 0, "`number` of messages after which to end")
-	flags.Float64Var(&f.rate, "rate", 0, "messages per second to aim at (`rate`); 0: as many as possible")
+	flags.Float64Var(&f.rate, "rate", 0, "`number` of messages per second to aim at; 0: as many as possible")
 }
 
 func (f *benchFlags) addSend(cmd *cobra.Command) {

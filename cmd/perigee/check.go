@@ -113,7 +113,11 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		return printErr
 	}
 	if sum.Findings > 0 {
-		return fmt.Errorf("%s: %d findings", dataDir, sum.Findings)
+		noun := "findings"
+		if sum.Findings == 1 {
+			noun = "finding"
+		}
+		return fmt.Errorf("%s: %d %s", dataDir, sum.Findings, noun)
 	}
 	return nil
 }

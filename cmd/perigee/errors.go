@@ -34,8 +34,11 @@ func (e *unreachableError) Error() string {
 		text = s.Message()
 	}
 	advice := `start one with "perigee standalone", or name another with --endpoint`
-	if strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
+	switch {
+	case strings.Contains(text, "tls:") || strings.Contains(text, "x509:"):
 		advice = "--tls and --insecure say how to connect"
+	case strings.Contains(text, "server preface"): // a connection, but not one of this protocol
+		advice = "the port may take TLS only (--tls), require a PROXY protocol header, or serve something else, such as HTTP"
 	}
 	return fmt.Sprintf("no server answers at %s (%s); %s", e.endpoint, text, advice)
 }

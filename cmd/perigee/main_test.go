@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -105,6 +107,16 @@ func TestARefusedConnectionSaysWhatToDo(t *testing.T) {
 		require.Equal(t, exitFailed, o.code, args)
 		require.Contains(t, o.stderr, "no server answers at 127.0.0.1:1")
 	}
+}
+
+func TestAPortThatServesSomethingElseIsNamedAsThat(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	o := perigee(t, nil, "", "topic", "list", "--endpoint", web.Listener.Addr().String())
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "serve something else, such as HTTP")
+	require.Contains(t, o.stderr, "--tls")
+	require.NotContains(t, o.stderr, "perigee standalone")
 }
 
 func TestErrorsAreJSONWithTheFlag(t *testing.T) {

@@ -157,7 +157,7 @@ func (a *app) topicCreate() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; servers take only NORMAL yet")
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
-	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "NONE, READ, WRITE or READ_WRITE (`permission`)")
+	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")
 	return cmd
 }
@@ -266,7 +266,7 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().Int32Var(&queues, "queues", 0, "new `number` of queues on each shard")
 	cmd.Flags().Int32Var(&read, "read-queues", 0, "new `number` of queues to read on each shard")
 	cmd.Flags().Int32Var(&write, "write-queues", 0, "new `number` of queues to write on each shard")
-	cmd.Flags().StringVar(&permission, "permission", "", "NONE, READ, WRITE or READ_WRITE (`permission`)")
+	cmd.Flags().StringVar(&permission, "permission", "", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
 	return cmd
 }

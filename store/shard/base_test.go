@@ -113,6 +113,8 @@ func TestViewsWithoutBaseAreRebuiltFromAWholeLog(t *testing.T) {
 		flip(t, fs, shard.ViewsDir(fs, "shard"), ".sst")
 		err := reopened(fs)
 		require.ErrorContains(t, err, "perigee restore-views")
+		require.ErrorContains(t, err, ".sst: pebble: ")
+		require.NotContains(t, err.Error(), "\n", "one line, without the stacks of the database")
 		r, err := shard.RestoreViews(fs, "shard")
 		require.NoError(t, err)
 		require.Empty(t, r.Base)

@@ -49,6 +49,7 @@ func openViews(s *Shard) (*pebble.DB, error) {
 		Logger:                      viewsLogger{s},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { s.fail(fmt.Errorf("views: %w", err)) },
+			DataCorruption:  s.viewsDamaged,
 			FlushEnd:        func(pebble.FlushInfo) { signal(s.viewsMoved) },
 			CompactionEnd:   func(pebble.CompactionInfo) { signal(s.viewsMoved) },
 		},
@@ -150,6 +151,9 @@ const restoreHint = "perigee restore-views puts their base in their place"
 func viewsError(dir string, err error) error {
 	if errors.Is(err, mq.ErrStopped) { // it is the disk
 		return fmt.Errorf("views in %s: %w", dir, err)
+	}
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		return damaged(*info)
 	}
 	return fmt.Errorf("views in %s: %w (if they are damaged, %s)", dir, err, restoreHint)
 }
@@ -263,6 +267,17 @@ func (l viewsLogger) Errorf(format string, args ...any) {
 // rebuilt from the log, and other shards may be well.
 func (l viewsLogger) Fatalf(format string, args ...any) {
 	l.shard.fail(fmt.Errorf("views: "+format, args...))
+}
+
+// viewsDamaged ends the shard when a table of the views is not what was written. Left
+// to itself, Pebble words this with the stacks of all its callers.
+func (s *Shard) viewsDamaged(info pebble.DataCorruptionInfo) {
+	s.fail(damaged(info))
+}
+
+// damaged says which table of the views is damaged, and where, in one line.
+func damaged(info pebble.DataCorruptionInfo) error {
+	return fmt.Errorf("views: %s: %w (%s)", info.Path, info.Details, restoreHint)
 }
 
 // replay applies what the log has and the views have not.
