@@ -315,6 +315,17 @@ func (s *Store) Backlogs(ctx context.Context, shard string, group mq.GroupID) ([
 	return sh.Backlogs(ctx, group)
 }
 
+// Gone returns the greatest ids of topics and groups that were deleted, 0 without any.
+// They are never used again.
+func (s *Store) Gone(ctx context.Context) (topic mq.TopicID, group mq.GroupID, err error) {
+	err = s.each(func(sh *shard.Shard) error {
+		t, g, err := sh.Gone(ctx)
+		topic, group = max(topic, t), max(group, g)
+		return err
+	})
+	return topic, group, err
+}
+
 // Registered returns the ids of all topics and groups that a shard knows. Some
 // may have been deleted from the router while the store was not there to hear
 // of it.

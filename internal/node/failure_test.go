@@ -85,3 +85,23 @@ func TestAHealthWatchEndsWithTheNode(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "closing", "it was cut off")
 }
+
+// The router would give the ids of what was deleted since out again, and the store
+// knows that they are gone for ever.
+func TestMetadataFromBeforeADeletionIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	metadata, older := filepath.Join(dir, "router"), filepath.Join(t.TempDir(), "router")
+	start(t, dir).stop(t)
+	require.NoError(t, os.CopyFS(older, os.DirFS(metadata)))
+	r := start(t, dir)
+	r.createTopic(t, "t", 1)
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "t").GetCode())
+	_, err := r.admin.DeleteTopic(t.Context(), &adminpb.DeleteTopicRequest{Name: "t"})
+	require.NoError(t, err)
+	r.stop(t)
+	require.NoError(t, os.RemoveAll(metadata))
+	require.NoError(t, os.Rename(older, metadata))
+	err = node.Run(t.Context(), configOf(dir), slog.New(slog.DiscardHandler), func(node.Info) {})
+	require.ErrorContains(t, err, metadata)
+	require.ErrorContains(t, err, "older than the store")
+}

@@ -22,8 +22,14 @@ func Reconcile(ctx context.Context, s *store.Store, r *router.Router, metadataDi
 	if err != nil {
 		return err
 	}
+	// One that was deleted since is not registered, and its id must not be given out
+	// again: the store would take the new one for it.
+	goneTopic, goneGroup, err := s.Gone(ctx)
+	if err != nil {
+		return err
+	}
 	lastTopic, lastGroup := r.LastIDs()
-	if unheardOf(topics, groups, lastTopic, lastGroup) {
+	if goneTopic > lastTopic || goneGroup > lastGroup || unheardOf(topics, groups, lastTopic, lastGroup) {
 		return fmt.Errorf("metadata in %s: %s; bring back the one that belongs to it", metadataDir, olderMetadata)
 	}
 	for _, id := range topics {

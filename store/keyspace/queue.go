@@ -153,3 +153,21 @@ func AppendGoneTopicKey(dst []byte, t mq.TopicID) []byte {
 func AppendGoneGroupKey(dst []byte, g mq.GroupID) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixGone, prefixGroup), uint32(g))
 }
+
+// GoneTopicKeys returns the bounds of the marks of deleted topics.
+func GoneTopicKeys() (lower, upper []byte) {
+	return []byte{prefixGone, prefixTopic}, []byte{prefixGone, prefixTopic + 1}
+}
+
+// GoneGroupKeys returns the bounds of the marks of deleted groups.
+func GoneGroupKeys() (lower, upper []byte) {
+	return []byte{prefixGone, prefixGroup}, []byte{prefixGone, prefixGroup + 1}
+}
+
+// DecodeGoneID returns the id in the mark of a deleted topic or group.
+func DecodeGoneID(b []byte) (uint32, error) {
+	if len(b) != 1+1+4 || b[0] != prefixGone {
+		return 0, corrupt("mark of a deleted id", b)
+	}
+	return binary.BigEndian.Uint32(b[2:]), nil
+}

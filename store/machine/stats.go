@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
@@ -134,6 +136,27 @@ func (m *Machine) Inspect(ref keyspace.Ref) (u UsedUpMessage, found bool, err er
 // Registered returns the ids of all topics and groups the shard knows, in order.
 func (m *Machine) Registered() (topics []mq.TopicID, groups []mq.GroupID) {
 	return slices.Sorted(maps.Keys(m.topics)), slices.Sorted(maps.Keys(m.groups))
+}
+
+// Gone returns the greatest ids of deleted topics and groups, 0 without any. It is
+// called after Commit.
+func (m *Machine) Gone() (topic mq.TopicID, group mq.GroupID, err error) {
+	last := func(lower, upper []byte) (id uint32) {
+		if err != nil {
+			return 0
+		}
+		it, openErr := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+		if err = openErr; err != nil {
+			return 0
+		}
+		if it.Last() {
+			id, err = keyspace.DecodeGoneID(it.Key())
+		}
+		err = errors.Join(err, it.Close())
+		return id
+	}
+	topic, group = mq.TopicID(last(keyspace.GoneTopicKeys())), mq.GroupID(last(keyspace.GoneGroupKeys()))
+	return topic, group, err
 }
 
 // TopicName returns what a topic is called.

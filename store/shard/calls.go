@@ -135,6 +135,16 @@ func (s *Shard) look(ctx context.Context, fn func(*machine.Machine) error) error
 	return err
 }
 
+// Gone returns the greatest ids of topics and groups that were deleted from the shard,
+// 0 without any.
+func (s *Shard) Gone(ctx context.Context) (topic mq.TopicID, group mq.GroupID, err error) {
+	err = s.look(ctx, func(m *machine.Machine) (err error) {
+		topic, group, err = m.Gone()
+		return err
+	})
+	return topic, group, err
+}
+
 // Registered returns the ids of all topics and groups the shard knows.
 func (s *Shard) Registered(ctx context.Context) (topics []mq.TopicID, groups []mq.GroupID, err error) {
 	err = s.look(ctx, func(m *machine.Machine) error {
