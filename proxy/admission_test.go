@@ -26,21 +26,20 @@ func TestBudgetGivesRoomInTurn(t *testing.T) {
 		const unit = 1 << 20
 		b := &sendBudget{limit: 10 * unit}
 		require.NoError(t, b.acquire(t.Context(), 8*unit))
-		var order []int
+		got := make(chan int, 2)
 		ask := func(n int) {
 			go func() {
 				if b.acquire(t.Context(), n*unit) == nil {
-					order = append(order, n)
+					got <- n
 				}
 			}()
 			synctest.Wait()
 		}
 		ask(5) // does not fit
 		ask(1) // fits, and waits behind it
-		require.Empty(t, order)
+		require.Empty(t, got)
 		b.release(8 * unit)
-		synctest.Wait()
-		require.ElementsMatch(t, []int{5, 1}, order)
+		require.ElementsMatch(t, []int{5, 1}, []int{<-got, <-got})
 		b.release(5 * unit)
 		b.release(unit)
 		require.NoError(t, b.acquire(t.Context(), 1000*unit), "one that is larger than all of it gets all of it")
