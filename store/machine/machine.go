@@ -333,6 +333,9 @@ func (m *Machine) LogBegin() keyspace.Begin { return m.begin }
 // State returns what the views say about themselves after the last command.
 func (m *Machine) State() keyspace.State { return m.state }
 
+// Pos returns the log position behind the last command.
+func (m *Machine) Pos() uint64 { return m.state.Pos }
+
 // Apply carries out one command and fills res. Records must come in the order
 // of the log. A command that is refused sets res.Err and changes nothing; an
 // error returned means that the state can no longer be trusted.

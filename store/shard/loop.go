@@ -285,7 +285,7 @@ func (s *Shard) commit(rd *round) error {
 	if err := s.machine.Commit(); err != nil {
 		return err
 	}
-	s.stats.position.Store(s.machine.State().Pos)
+	s.stats.position.Store(s.machine.Pos())
 	s.stages.end(StageApply, s.clock.peek())
 	return nil
 }

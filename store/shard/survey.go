@@ -176,7 +176,7 @@ func (s *Shard) inTurns(ctx context.Context, n int, fn func(m *machine.Machine, 
 				if err := fn(m, i); err != nil {
 					return err
 				}
-				if i++; i%8 == 0 && time.Since(start) > surveyTime {
+				if i++; time.Since(start) > surveyTime {
 					break
 				}
 			}
