@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // version is set when a release is linked.
@@ -19,11 +20,25 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
-		<-signals
-		stop()
-		second := <-signals
+		second := secondOf(signals, stop)
 		fmt.Fprintf(os.Stderr, "perigee: a second signal: %v\n", second)
 		os.Exit(exitSignaled)
 	}()
 	os.Exit(run(ctx, os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// sameSignal is how long a repeated signal counts as the one before: supervisors
+// signal a process and then its group, which is the same process again.
+const sameSignal = 500 * time.Millisecond
+
+// secondOf calls stop at the first signal and returns the second.
+func secondOf(signals <-chan os.Signal, stop func()) os.Signal {
+	<-signals
+	first := time.Now()
+	stop()
+	for {
+		if s := <-signals; time.Since(first) >= sameSignal {
+			return s
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -229,8 +230,33 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	p := blocked(t, "--shutdown-timeout", "1h")
 	p.signal(t, syscall.SIGTERM)
 	p.logged(t, "msg=stopping")
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, exitSignaled, p.exit(t))
+	again := time.NewTicker(sameSignal / 5)
+	defer again.Stop()
+	ended := make(chan int, 1)
+	go func() { ended <- p.exit(t) }()
+	for {
+		select {
+		case <-again.C:
+			_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		case code := <-ended:
+			require.Equal(t, exitSignaled, code)
+			return
+		}
+	}
+}
+
+func TestASignalThatComesTwiceAtOnceIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal, 3)
+		stopped := 0
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM
+		time.AfterFunc(time.Minute, func() { signals <- syscall.SIGINT })
+		start := time.Now()
+		require.Equal(t, syscall.SIGINT, secondOf(signals, func() { stopped++ }))
+		require.Equal(t, time.Minute, time.Since(start))
+		require.Equal(t, 1, stopped)
+	})
 }
 
 func TestADamagedStartExitsWithAnError(t *testing.T) {
