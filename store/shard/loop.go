@@ -26,6 +26,9 @@ const (
 	expireLimit = 1000
 	// expireTime is how long one takes while there are other requests.
 	expireTime = time.Millisecond
+	// expirePause lies between two slices while the views have much on its way to
+	// disk: they end on time or soon after, and add little.
+	expirePause = 20 * time.Millisecond
 	// expireAlone is for how many rounds there were none when slices grow again.
 	expireAlone = 16
 )
@@ -67,18 +70,11 @@ func (s *Shard) loop() {
 	defer timer.Stop()
 	var checkpoint commitlog.Pos
 	for {
-		var moved chan struct{} // only looked at while leases wait for it to end
-		if s.crowded {
-			timer.Stop()
-			moved = s.viewsMoved
-		} else {
-			s.arm(timer)
-		}
+		s.arm(timer)
 		select {
 		case r := <-s.requests:
 			rd.requests = append(rd.requests, r)
 		case <-timer.C:
-		case <-moved:
 		case <-s.failed:
 			s.refuseUntilStop()
 			return
@@ -123,7 +119,11 @@ func (s *Shard) arm(timer *time.Timer) {
 		timer.Stop()
 		return
 	}
-	timer.Reset(time.Duration(max(next-s.clock.peek(), 0)))
+	wait := time.Duration(max(next-s.clock.peek(), 0))
+	if s.crowded {
+		wait = max(wait, expirePause)
+	}
+	timer.Reset(wait)
 }
 
 // gather adds what waits to the round. Before it ends it lets the callers run that
@@ -208,21 +208,22 @@ func (s *Shard) turn(rd *round) error {
 }
 
 // stageExpire begins the round with the end of leases whose time has come by now. While
-// the views have much on its way to disk they are left for later: what they add
-// would make every request wait.
+// the views have much on its way to disk it goes slowly: what it adds would make
+// every request wait.
 func (s *Shard) stageExpire(rd *round, now int64) (err error) {
 	rd.expires = false
-	if s.crowded {
+	if s.crowded && now-s.expiry.last < int64(expirePause) {
 		return nil
 	}
 	if rd.expires, err = s.machine.Due(now); err != nil || !rd.expires {
 		return err
 	}
+	s.expiry.last = now
 	if s.expiry.alone++; len(rd.requests) > 0 {
 		s.expiry.alone = 0
 	}
 	limit := expireLimit
-	if cost := s.expiry.cost; cost > 0 && s.expiry.alone < expireAlone {
+	if cost := s.expiry.cost; cost > 0 && (s.crowded || s.expiry.alone < expireAlone) {
 		limit = min(max(int(expireTime/cost), 1), expireLimit)
 	}
 	s.stage(rd, nil, command.KindExpire, &command.Expire{Time: s.clock.now(), Limit: int32(limit)})
@@ -233,6 +234,7 @@ func (s *Shard) stageExpire(rd *round, now int64) (err error) {
 type expiry struct {
 	cost  time.Duration // of one, lately
 	alone int           // rounds without another request
+	last  int64         // when the latest slice was, by the shard's clock
 }
 
 // took notes how long it took to end n leases.

@@ -103,3 +103,28 @@ func TestReplayOntoADiskThatFailsIsAnErrorOfOpen(t *testing.T) {
 		require.ErrorIs(t, err, fs.err)
 	})
 }
+
+func TestLeasesEndWhileTheViewsAreFarBehindTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &hangingFS{FS: vfs.NewMem(), released: make(chan struct{})}
+		s, err := shard.Open(shard.Options{Name: shardName, FS: fs, Dir: "shard", MemTableSize: 1 << 20, ZeroFill: -1})
+		require.NoError(t, err)
+		topic, group := topicOf(1), groupOf(9)
+		sendMany(t, s, topic, 0, 100, "")
+		leased := 0
+		for leased < 100 {
+			leased += len(receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 100, Invisible: time.Minute}))
+		}
+		fs.wanted.Store(true)
+		tag := strings.Repeat("t", 32<<10) // the views keep it
+		for range 75 {
+			send(t, s, topic, 0, message("x", tag))
+		}
+		time.Sleep(61 * time.Second)
+		backlog, err := s.Backlogs(t.Context(), group.ID)
+		require.NoError(t, err)
+		require.Zero(t, backlog[0].InFlight)
+		close(fs.released)
+		require.NoError(t, s.Close())
+	})
+}
