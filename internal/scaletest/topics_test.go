@@ -73,6 +73,7 @@ func TestManyQueuesInOneShard(t *testing.T) {
 	bin := binary(t)
 	dir := t.TempDir()
 	const topics = 12_500
+	start(t, bin, dir, nil, nil).stop() // a shard that has lost its log would not start
 	writeMetadata(t, dir, topics, 0, router.TopicSpec{Resource: mq.Resource{Name: "wide"}, Queues: mq.MaxQueues})
 	p := start(t, bin, dir, []string{"--flush", "async"}, nil)
 	t.Logf("%d topics with 8 queues and one with %d: first start %v, rss %s", topics, mq.MaxQueues, p.started.Round(time.Millisecond), size(p.rested()))

@@ -97,7 +97,7 @@ func TestWaitingReceivesOverTheNetwork(t *testing.T) {
 	bin := binary(t)
 	p := start(t, bin, t.TempDir(), []string{"--max-waiting-receives", "0", "--long-polling-max", "1h"}, nil)
 	p.run("topic", "create", "quiet")
-	conns := make([]*client.Conn, 8)
+	conns := make([]*client.Conn, 16) // one takes 10,000 streams
 	for i := range conns {
 		conns[i] = p.dial()
 	}
