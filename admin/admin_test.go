@@ -87,7 +87,7 @@ func TestATopicLivesFromCreationToDeletion(t *testing.T) {
 	require.True(t, created.GetCreated())
 	want := &adminpb.Topic{
 		Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_NORMAL, Id: created.GetTopic().GetId(), Version: 1,
-		Permission: adminpb.Permission_PERMISSION_READ_WRITE,
+		Permission: adminpb.Permission_PERMISSION_READ_WRITE, Dedup: durationpb.New(5 * time.Minute),
 		Shards: []*adminpb.ShardQueues{
 			{Shard: "s1", ReadQueues: 3, WriteQueues: 3}, {Shard: "s2", ReadQueues: 3, WriteQueues: 3},
 		},
@@ -125,8 +125,8 @@ func TestTheQueuesOfATopicShowTheirOffsets(t *testing.T) {
 	require.NoError(t, err)
 	topic, err := s.router.Topic(ctx, mq.Resource{Name: "a"})
 	require.NoError(t, err)
-	for range 3 {
-		_, err := s.store.Append(ctx, "s2", topic, 1, []*mq.Message{{ID: "x", Type: mq.Normal}})
+	for i := range 3 {
+		_, err := s.store.Append(ctx, "s2", topic, 1, []*mq.Message{{ID: fmt.Sprint(i), Type: mq.Normal}})
 		require.NoError(t, err)
 	}
 	got, err := s.GetTopic(ctx, &adminpb.GetTopicRequest{Name: "a"})
@@ -156,9 +156,11 @@ func TestAPurgeCountsWhatItRemovesOnEveryShard(t *testing.T) {
 	n, lines := purge("a")
 	require.Zero(t, n, "a topic that the store has not heard of")
 	require.Len(t, lines, 4)
+	sent := 0
 	send := func(shard string, queue mq.QueueID, n int) {
 		for range n {
-			_, err := s.store.Append(ctx, shard, topic, queue, []*mq.Message{{ID: "x", Type: mq.Normal}})
+			sent++
+			_, err := s.store.Append(ctx, shard, topic, queue, []*mq.Message{{ID: fmt.Sprint(sent), Type: mq.Normal}})
 			require.NoError(t, err)
 		}
 	}
@@ -392,8 +394,8 @@ func TestTheProgressOfAGroupIsSummedOverShards(t *testing.T) {
 		require.NoError(t, err)
 		for _, shard := range shards {
 			var msgs []*mq.Message
-			for range 5 {
-				msgs = append(msgs, &mq.Message{ID: "x", Type: mq.Normal})
+			for i := range 5 {
+				msgs = append(msgs, &mq.Message{ID: fmt.Sprint(i), Type: mq.Normal})
 			}
 			_, err = s.store.Append(ctx, shard, topic, 0, msgs)
 			require.NoError(t, err)

@@ -182,9 +182,9 @@ type brittleStore struct {
 	append, ack error
 }
 
-func (s *brittleStore) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
+func (s *brittleStore) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error) {
 	if s.append != nil {
-		return mq.Appended{}, s.append
+		return nil, s.append
 	}
 	return s.Store.Append(ctx, shard, topic, queue, msgs)
 }

@@ -19,7 +19,7 @@ import (
 // MessageStore is what sending dead letters back asks of the store tier. The
 // documentation of the methods is in package store.
 type MessageStore interface {
-	Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error)
+	Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error)
 	Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error)
 	Ack(ctx context.Context, leases []mq.Lease) []error
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
@@ -138,7 +138,10 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 			continue
 		}
 		shard, queue := r.server.nextQueue(b.topic)
-		_, err := r.server.store.Append(ctx, shard, b.topic, queue, b.msgs)
+		// What was sent a moment ago and has failed since is no repeat.
+		anew := *b.topic
+		anew.Dedup = 0
+		_, err := r.server.store.Append(ctx, shard, &anew, queue, b.msgs)
 		switch {
 		case err == nil:
 			done = append(done, b.leases...)

@@ -27,12 +27,16 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	keep, err := retention(req.GetRetention())
+	keep, err := duration("retention", req.GetRetention())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	dedup, err := optional("dedup", req.GetDedup())
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
-		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep,
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep, Dedup: dedup,
 	})
 	if err != nil {
 		return nil, s.refusal(ctx, err)
@@ -98,7 +102,7 @@ func (s *Server) ListTopics(ctx context.Context, req *adminpb.ListTopicsRequest)
 	return resp, nil
 }
 
-// UpdateTopic changes the permission, the number of queues or the retention of a
+// UpdateTopic changes the permission, the number of queues, the retention or the dedup of a
 // topic.
 func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
 	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues}
@@ -112,12 +116,12 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 		}
 		update.Permission = &perm
 	}
-	if req.Retention != nil {
-		keep, err := retention(req.Retention)
-		if err != nil {
-			return nil, s.refusal(ctx, err)
-		}
-		update.Retention = &keep
+	var err error
+	if update.Retention, err = optional("retention", req.GetRetention()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if update.Dedup, err = optional("dedup", req.GetDedup()); err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	t, err := s.router.UpdateTopic(ctx, resource(req), update)
 	if err != nil {
@@ -181,21 +185,30 @@ func permission(p adminpb.Permission) (mq.Permission, error) {
 	return mq.Permission(p), nil // the numbers are the same
 }
 
-// retention converts a retention; none set is 0. Its bounds are the router's.
-func retention(d *durationpb.Duration) (time.Duration, error) {
+// duration converts the duration of a field; none set is 0. Its bounds are the router's.
+func duration(field string, d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
 		return 0, nil
 	}
 	if err := d.CheckValid(); err != nil {
-		return 0, invalid("retention", fmt.Sprintf("%d s", d.GetSeconds()), "is not a duration")
+		return 0, invalid(field, fmt.Sprintf("%d s", d.GetSeconds()), "is not a duration")
 	}
 	return d.AsDuration(), nil
+}
+
+// optional is duration for a field that may be left out.
+func optional(field string, d *durationpb.Duration) (*time.Duration, error) {
+	if d == nil {
+		return nil, nil
+	}
+	v, err := duration(field, d)
+	return &v, err
 }
 
 func topicProto(t *mq.Topic) *adminpb.Topic {
 	p := &adminpb.Topic{
 		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
-		Permission: adminpb.Permission(t.Permission),
+		Permission: adminpb.Permission(t.Permission), Dedup: durationpb.New(t.Dedup),
 	}
 	if t.Retention != 0 {
 		p.Retention = durationpb.New(t.Retention)

@@ -57,6 +57,9 @@ type (
 	PopID uint64
 	// Attempt counts the deliveries of one message to one group, from 1.
 	Attempt int32
+	// PendingID identifies a message of a shard that waits for its time or for the end
+	// of its transaction. Of two the one stored later has the greater one.
+	PendingID uint64
 )
 
 // A Message is one message on its way into the store or out of it.
@@ -77,6 +80,17 @@ type Message struct {
 	Properties []byte
 	System     []byte
 	Body       []byte
+
+	// What follows is not part of a stored message; a sender sets it.
+
+	// DeliverAt is when a Delay message is to be delivered.
+	DeliverAt time.Time
+	// Recovery is how long after it was stored a Transaction message is asked about
+	// for the first time, 0: the server's default.
+	Recovery time.Duration
+	// Content is a fingerprint of what the message says. A message with the id and the
+	// content of one before is that one, sent again.
+	Content uint64
 }
 
 // Size returns the bytes the parts of m take, framing excluded.
@@ -87,8 +101,13 @@ func (m *Message) Size() int {
 // An Appended says where a message was stored.
 type Appended struct {
 	Queue     QueueID
-	Offset    QueueOffset
+	Offset    QueueOffset // 0 for a pending message
 	StoreTime time.Time
+	// Pending identifies a message that is in no queue yet; 0 for others.
+	Pending PendingID
+	// Repeated says that the message was stored by an earlier send, which this is the
+	// answer to.
+	Repeated bool
 }
 
 // A Delivery is one message handed to one consumer, under a lease.

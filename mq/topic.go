@@ -100,6 +100,23 @@ func ValidateRetention(d time.Duration) error {
 	}
 }
 
+// The bounds of how long a topic knows what it was sent.
+const (
+	DefaultDedup = 5 * time.Minute
+	MaxDedup     = time.Hour
+)
+
+// ValidateDedup checks how long a topic knows what it was sent: not at all, or a time
+// up to MaxDedup. The error is an *InvalidError of kind ErrInvalid.
+func ValidateDedup(d time.Duration) error {
+	if 0 <= d && d <= MaxDedup {
+		return nil
+	}
+	return &InvalidError{
+		Kind: ErrInvalid, Field: "dedup", Value: d.String(), Reason: fmt.Sprintf("must lie between 0s (off) and %s", MaxDedup),
+	}
+}
+
 // A Topic is a topic as the router knows it. Values are shared between
 // goroutines and must not be changed after they are published.
 type Topic struct {
@@ -112,6 +129,9 @@ type Topic struct {
 	// Retention is how long messages are kept after they were stored; 0 is the
 	// default of the node.
 	Retention time.Duration
+	// Dedup is how long a message that was sent is known: sent again by then, with the
+	// same id and content, it is not stored again. 0: not at all.
+	Dedup time.Duration
 	// Version grows with every change of the topic, from 1.
 	Version uint64
 }

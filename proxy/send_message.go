@@ -13,7 +13,9 @@ package proxy
 // messages of a request go to one queue, contiguous and in their order; requests
 // take turns over the writable queues. Each gets an entry, in order, with its own
 // id and offset and the status of the request; transaction_id is the message id,
-// as SDKs expect of every message. Only NORMAL messages are built.
+// as SDKs expect of every message. Only NORMAL messages are built. A message that was
+// sent before inside the topic's dedup window, by id and content, is not stored again: it
+// gets the first answer.
 //
 // A refusal has a status and no entries. Upstream does the same, so every SDK
 // reads it: they look at the status before they look for an entry.
@@ -39,7 +41,7 @@ import (
 
 // SendMessage stores the messages of one request.
 func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-	first, err := s.append(ctx, req.GetMessages())
+	stored, err := s.append(ctx, req.GetMessages())
 	status := s.statusOf(ctx, err)
 	if err != nil {
 		return &rmqpb.SendMessageResponse{Status: status}, nil
@@ -48,33 +50,33 @@ func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest)
 	for i, m := range req.GetMessages() {
 		id := m.GetSystemProperties().GetMessageId()
 		entries[i] = &rmqpb.SendResultEntry{
-			Status: status, MessageId: id, TransactionId: id, Offset: int64(first.Offset) + int64(i),
+			Status: status, MessageId: id, TransactionId: id, Offset: int64(stored[i].Offset),
 		}
 	}
 	return &rmqpb.SendMessageResponse{Status: status, Entries: entries}, nil
 }
 
-func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (mq.Appended, error) {
+func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Appended, error) {
 	c, err := s.caller(ctx)
 	if err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	now := time.Now()
 	limits := messageLimits{body: s.opts.MaxBodySize, batch: s.opts.MaxBatchSize}
 	if err := limits.validate(msgs, c, now); err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	topic, err := s.topicFor(ctx, c, msgs)
 	if err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	shard, queue, err := s.rotation.next(topic)
 	if err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	stored, err := convertMessages(msgs, wire.Arrival{Time: now, PeerHost: c.Host})
 	if err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	return s.store.Append(ctx, shard, topic, queue, stored)
 }

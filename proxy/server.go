@@ -27,7 +27,7 @@ import (
 // Store is what the proxy asks of the store tier. The documentation of the
 // methods is in package store, which implements it in one process.
 type Store interface {
-	Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error)
+	Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error)
 	Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error)
 	Ack(ctx context.Context, leases []mq.Lease) []error
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error

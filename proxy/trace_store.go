@@ -30,7 +30,7 @@ type tracedStore struct {
 }
 
 // Append implements Store.
-func (s tracedStore) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
+func (s tracedStore) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return s.Store.Append(ctx, shard, topic, queue, msgs)
 	}
@@ -43,7 +43,7 @@ func (s tracedStore) Append(ctx context.Context, shard string, topic *mq.Topic, 
 		span.SetStatus(otelcodes.Error, "") // the call's span says which
 		return a, err
 	}
-	span.SetAttributes(attrOffset.Int64(int64(a.Offset)))
+	span.SetAttributes(attrOffset.Int64(int64(a[0].Offset)))
 	return a, nil
 }
 

@@ -71,13 +71,14 @@ type countersRecord struct {
 }
 
 type topicRecord struct {
-	V          int           `json:"v"`
-	ID         mq.TopicID    `json:"id"`
-	Type       string        `json:"type"`
-	Permission mq.Permission `json:"permission"`
-	Shards     []shardRecord `json:"shards"`
-	Retention  time.Duration `json:"retention,omitempty"` // nanoseconds
-	Version    uint64        `json:"version"`
+	V          int            `json:"v"`
+	ID         mq.TopicID     `json:"id"`
+	Type       string         `json:"type"`
+	Permission mq.Permission  `json:"permission"`
+	Shards     []shardRecord  `json:"shards"`
+	Retention  time.Duration  `json:"retention,omitempty"` // nanoseconds
+	Dedup      *time.Duration `json:"dedup,omitempty"`     // nanoseconds; missing: the default
+	Version    uint64         `json:"version"`
 }
 
 type shardRecord struct {
@@ -122,7 +123,11 @@ func encodeCounters(s *snapshot) []byte {
 
 func encodeTopic(t *mq.Topic) []byte {
 	record := topicRecord{
-		V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Retention: t.Retention, Version: t.Version,
+		V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Retention: t.Retention,
+		Version: t.Version,
+	}
+	if t.Dedup != mq.DefaultDedup {
+		record.Dedup = &t.Dedup
 	}
 	for _, s := range t.Shards {
 		record.Shards = append(record.Shards, shardRecord(s))
@@ -191,7 +196,10 @@ func decodeTopic(e Entry) (*mq.Topic, error) {
 	}
 	t := &mq.Topic{
 		ID: record.ID, Resource: decodeResource(e.Key, topicPrefix), Permission: record.Permission,
-		Retention: record.Retention, Version: record.Version,
+		Retention: record.Retention, Dedup: mq.DefaultDedup, Version: record.Version,
+	}
+	if record.Dedup != nil {
+		t.Dedup = *record.Dedup
 	}
 	var err error
 	t.Type, err = mq.ParseTopicType(record.Type)

@@ -78,7 +78,7 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 				old, exists := m.topics[spec.Resource]
 				topic, created, err := r.CreateTopic(t.Context(), spec)
 				if exists {
-					same := old.Shards[0].Read == spec.Queues && old.Shards[0].Write == spec.Queues && old.Retention == 0
+					same := old.Shards[0].Read == spec.Queues && old.Shards[0].Write == spec.Queues && old.Retention == 0 && old.Dedup == mq.DefaultDedup
 					require.Equal(t, same, err == nil)
 					require.False(t, created)
 					return
@@ -89,23 +89,24 @@ func TestRouterBehavesLikeAPlainModelAcrossCrashes(t *testing.T) {
 				q := spec.Queues
 				m.topics[spec.Resource] = mq.Topic{
 					ID: m.lastTopic, Resource: spec.Resource, Type: mq.TopicNormal, Permission: mq.PermReadWrite,
-					Version: 1, Shards: []mq.ShardQueues{{Shard: "s1", Read: q, Write: q}, {Shard: "s2", Read: q, Write: q}},
+					Dedup: mq.DefaultDedup, Version: 1, Shards: []mq.ShardQueues{{Shard: "s1", Read: q, Write: q}, {Shard: "s2", Read: q, Write: q}},
 				}
 				require.Equal(t, m.topics[spec.Resource], *topic)
 			},
 			"update topic": func(t *rapid.T) {
 				name, write := resource.Draw(t, "topic"), queues.Draw(t, "queues")
 				retention := rapid.SampledFrom([]time.Duration{0, mq.MinRetention, mq.MaxRetention}).Draw(t, "retention")
-				topic, err := r.UpdateTopic(t.Context(), name, TopicUpdate{WriteQueues: &write, Retention: &retention})
+				dedup := rapid.SampledFrom([]time.Duration{0, mq.DefaultDedup, mq.MaxDedup}).Draw(t, "dedup")
+				topic, err := r.UpdateTopic(t.Context(), name, TopicUpdate{WriteQueues: &write, Retention: &retention, Dedup: &dedup})
 				want, exists := m.topics[name]
 				if !exists {
 					require.ErrorIs(t, err, mq.ErrTopicNotFound)
 					return
 				}
 				require.NoError(t, err)
-				if want.Shards[0].Write != write || want.Retention != retention {
+				if want.Shards[0].Write != write || want.Retention != retention || want.Dedup != dedup {
 					want.Version++
-					want.Retention = retention
+					want.Retention, want.Dedup = retention, dedup
 					want.Shards = slices.Clone(want.Shards)
 					for i := range want.Shards {
 						want.Shards[i].Write = write

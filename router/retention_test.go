@@ -61,7 +61,7 @@ func TestTopicsStoredWithoutRetentionAreRead(t *testing.T) {
 	const old = `{"v":1,"id":1,"type":"FIFO","permission":4,"shards":[{"shard":"s1","read":8,"write":8}],"version":1}`
 	want := &mq.Topic{
 		ID: 1, Resource: name("orders"), Type: mq.TopicFIFO, Permission: mq.PermReadWrite,
-		Shards: []mq.ShardQueues{{Shard: "s1", Read: 8, Write: 8}}, Version: 1,
+		Shards: []mq.ShardQueues{{Shard: "s1", Read: 8, Write: 8}}, Dedup: mq.DefaultDedup, Version: 1,
 	}
 	got, err := decodeTopic(Entry{Key: "v1/topic//orders", Value: []byte(old)})
 	require.NoError(t, err)

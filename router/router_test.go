@@ -48,7 +48,7 @@ func TestCreatedTopicIsFoundByNameAndID(t *testing.T) {
 	r := mustOpen(t, vfs.NewMem(), func(o *Options) { o.Shards = []string{"s2", "s1", "s2"} })
 	topic := createTopic(t, r, TopicSpec{Resource: mq.Resource{Namespace: "n", Name: "a"}, Type: mq.TopicFIFO, Queues: 3, Permission: mq.PermRead})
 	require.Equal(t, &mq.Topic{
-		ID: 1, Resource: mq.Resource{Namespace: "n", Name: "a"}, Type: mq.TopicFIFO, Permission: mq.PermRead, Version: 1,
+		ID: 1, Resource: mq.Resource{Namespace: "n", Name: "a"}, Type: mq.TopicFIFO, Permission: mq.PermRead, Version: 1, Dedup: mq.DefaultDedup,
 		Shards: []mq.ShardQueues{{Shard: "s1", Read: 3, Write: 3}, {Shard: "s2", Read: 3, Write: 3}},
 	}, topic)
 	byName, err := r.Topic(t.Context(), topic.Resource)

@@ -11,10 +11,11 @@ import (
 // A TopicSpec describes a topic to create.
 type TopicSpec struct {
 	mq.Resource
-	Type       mq.TopicType  // 0: NORMAL
-	Queues     int32         // on each shard, readable and writable; 0: the router's default
-	Permission mq.Permission // 0: READ_WRITE
-	Retention  time.Duration // 0: the default of the node
+	Type       mq.TopicType   // 0: NORMAL
+	Queues     int32          // on each shard, readable and writable; 0: the router's default
+	Permission mq.Permission  // 0: READ_WRITE
+	Retention  time.Duration  // 0: the default of the node
+	Dedup      *time.Duration // nil: mq.DefaultDedup
 }
 
 // A TopicUpdate says what to change of a topic; nil leaves a field as it is.
@@ -25,6 +26,7 @@ type TopicUpdate struct {
 	WriteQueues *int32
 	Permission  *mq.Permission
 	Retention   *time.Duration // 0: the default of the node
+	Dedup       *time.Duration // 0: off
 }
 
 // Topic returns the topic named name. "%DLQ%" and the name of a group names
@@ -84,7 +86,7 @@ func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, 
 
 // CreateTopic creates a topic with its queues on every shard of the router and
 // reports whether it is new. A topic of that name with the same type,
-// permission, retention and queues is returned as it is; with others the error matches
+// permission, retention, dedup and queues is returned as it is; with others the error matches
 // mq.ErrTopicExists. Bad input is an *mq.InvalidError.
 func (r *Router) CreateTopic(ctx context.Context, spec TopicSpec) (t *mq.Topic, created bool, err error) {
 	spec, err = r.normalTopic(spec)
@@ -124,7 +126,8 @@ func (r *Router) normalTopic(spec TopicSpec) (TopicSpec, error) {
 
 func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
 	t := &mq.Topic{
-		ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Retention: spec.Retention, Version: 1,
+		ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Retention: spec.Retention,
+		Dedup: spec.dedup(), Version: 1,
 	}
 	for _, shard := range r.shards {
 		t.Shards = append(t.Shards, mq.ShardQueues{Shard: shard, Read: spec.Queues, Write: spec.Queues})
@@ -142,6 +145,13 @@ func (r *Router) addTopic(e *edit, spec TopicSpec) (*mq.Topic, error) {
 	return t, nil
 }
 
+func (spec TopicSpec) dedup() time.Duration {
+	if spec.Dedup == nil {
+		return mq.DefaultDedup
+	}
+	return *spec.Dedup
+}
+
 func (spec TopicSpec) matches(t *mq.Topic) error {
 	if spec.Type != t.Type {
 		return fmt.Errorf("%w: %q with type %s, not %s", mq.ErrTopicExists, t.Resource, t.Type, spec.Type)
@@ -151,6 +161,9 @@ func (spec TopicSpec) matches(t *mq.Topic) error {
 	}
 	if spec.Retention != t.Retention {
 		return fmt.Errorf("%w: %q with retention %s, not %s", mq.ErrTopicExists, t.Resource, t.Retention, spec.Retention)
+	}
+	if want := spec.dedup(); want != t.Dedup {
+		return fmt.Errorf("%w: %q with dedup %s, not %s", mq.ErrTopicExists, t.Resource, t.Dedup, want)
 	}
 	for _, s := range t.Shards {
 		if s.Read != spec.Queues || s.Write != spec.Queues {
@@ -207,6 +220,9 @@ func (u TopicUpdate) apply(t *mq.Topic) (next *mq.Topic, changed bool) {
 	}
 	if u.Retention != nil && *u.Retention != t.Retention {
 		next.Retention, changed = *u.Retention, true
+	}
+	if u.Dedup != nil && *u.Dedup != t.Dedup {
+		next.Dedup, changed = *u.Dedup, true
 	}
 	next.Version++
 	return next, changed

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func checkTopic(t *mq.Topic) error {
 	if t.Permission < mq.PermNone || t.Permission > mq.PermReadWrite {
 		return invalid("permission", t.Permission, "must lie between 1 and 4")
 	}
-	if err := mq.ValidateRetention(t.Retention); err != nil {
+	if err := cmp.Or(mq.ValidateRetention(t.Retention), mq.ValidateDedup(t.Dedup)); err != nil {
 		return err
 	}
 	if t.ID == 0 || t.Version == 0 || len(t.Shards) == 0 {

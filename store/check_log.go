@@ -140,6 +140,17 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 			}
 		}
 		return v.Done()
+	case command.KindSend:
+		v, err := command.ViewSend(rec.Payload)
+		if err != nil {
+			return err
+		}
+		for range v.Count {
+			if err := l.sent(rec, &v, v.Next()); err != nil {
+				return err
+			}
+		}
+		return v.Done()
 	case command.KindDeadLetter:
 		v, err := command.ViewDeadLetter(rec.Payload)
 		if err != nil {
@@ -165,6 +176,24 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 		_, err := command.Describe(kind, rec.Payload)
 		return err
 	}
+}
+
+// sent checks one message of a send. One that waits for something has no entry, and
+// neither has one that was sent before; whether it was, only a derivation can tell.
+func (l *logCheck) sent(rec commitlog.Record, v *command.SendView, m command.SentMessage) error {
+	if m.Type == mq.Transaction || m.Type == mq.Delay && m.DeliverAt > v.Time {
+		_, err := l.decode(rec, m.StoredMessage)
+		return err
+	}
+	if v.Window > 0 && l.views != nil {
+		id := keyspace.Queue{Topic: v.Topic, Queue: v.Queue}
+		e, found, err := l.nextEntry(rec, id)
+		if err != nil || !found || e.Pos != uint64(rec.PayloadPos)+uint64(m.Start) {
+			_, decodeErr := l.decode(rec, m.StoredMessage)
+			return errors.Join(err, decodeErr)
+		}
+	}
+	return l.message(rec, v.Topic, v.Queue, v.Time, m.StoredMessage)
 }
 
 // deadLetter checks the message of a dead-letter command. The command is refused

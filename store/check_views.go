@@ -173,7 +173,13 @@ func (v *viewsCheck) judge(key, val []byte) error {
 		return v.lease(key, val)
 	case keyspace.KindReady:
 		return v.ready(key, val)
-	case keyspace.KindSub, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp:
+	case keyspace.KindPending:
+		return v.pending(key, val)
+	case keyspace.KindHeld:
+		return v.held(key, val)
+	case keyspace.KindRepeat:
+		v.repeat(key, val)
+	case keyspace.KindSub, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp, keyspace.KindPendingAt, keyspace.KindPendingOf:
 		if len(val) > 0 {
 			v.inViews(key, "has a value of %d bytes where none belongs", len(val))
 		}
@@ -184,6 +190,10 @@ func (v *viewsCheck) judge(key, val []byte) error {
 			return v.due(key)
 		case keyspace.KindUsedUp:
 			return v.usedUp(key)
+		case keyspace.KindPendingAt:
+			return v.pendingAt(key)
+		case keyspace.KindPendingOf:
+			return v.pendingOf(key)
 		}
 	default:
 		v.inViews(key, "is no key of the views")

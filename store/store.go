@@ -161,13 +161,13 @@ func (s *Store) shard(name string) (*shard.Shard, error) {
 }
 
 // Append stores the messages in one queue of the topic on the named shard, all
-// of them or none, at consecutive offsets, and returns where the first one is.
+// of them or none, at consecutive offsets, and returns where each is; see shard.Append.
 // When it returns they are as durable as the flush mode says. The messages
 // belong to the store from now on. When ctx ends first the outcome is unknown.
-func (s *Store) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
+func (s *Store) Append(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error) {
 	sh, err := s.shard(shard)
 	if err != nil {
-		return mq.Appended{}, err
+		return nil, err
 	}
 	return sh.Append(ctx, topic, queue, msgs)
 }

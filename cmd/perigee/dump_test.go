@@ -28,7 +28,7 @@ func TestADumpShowsAStoppedStoreAndNamesDamage(t *testing.T) {
 		require.EqualValues(t, i+1, record["index"])
 		count[record["what"]]++
 	}
-	require.Equal(t, 1, count["append"])
+	require.Equal(t, 1, count["send"])
 	require.Equal(t, 1, count["ack"])
 	text := perigee(t, nil, "", "dump", "log", "--data-dir", folder)
 	require.Contains(t, text.stdout, sent["message_id"])
@@ -38,7 +38,7 @@ func TestADumpShowsAStoppedStoreAndNamesDamage(t *testing.T) {
 	for _, key := range perigee(t, nil, "", "dump", "keys", "--data-dir", folder, "--json").lines(t) {
 		count[key["what"]]++
 	}
-	require.Equal(t, map[any]int{"state": 1, "topic": 1, "group": 1, "subscription": 1, "entry": 1, "progress": 1}, count)
+	require.Equal(t, map[any]int{"state": 1, "topic": 1, "group": 1, "subscription": 1, "entry": 1, "progress": 1, "repeat": 1}, count)
 
 	logs, err := filepath.Glob(filepath.Join(folder, "store", "shards", "perigee-0", "log", "*.log"))
 	require.NoError(t, err)

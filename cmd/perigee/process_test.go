@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -108,7 +109,7 @@ func asClient(ctx context.Context, id string) context.Context {
 
 func (p *process) send(ctx context.Context, body string) (*rmqpb.SendMessageResponse, error) {
 	return p.rmq.SendMessage(asClient(ctx, "sender"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
-		Topic: &rmqpb.Resource{Name: "orders"}, Body: []byte(body), SystemProperties: &rmqpb.SystemProperties{MessageId: "1"},
+		Topic: &rmqpb.Resource{Name: "orders"}, Body: []byte(body), SystemProperties: &rmqpb.SystemProperties{MessageId: rand.Text()},
 	}}})
 }
 

@@ -34,6 +34,8 @@ type topicView struct {
 	Shards     []topicShardOut `json:"shards"`
 	// Retention is empty for the default of the node.
 	Retention string `json:"retention,omitempty"`
+	// Dedup is how long a message that was sent is known; 0s: not at all.
+	Dedup string `json:"dedup,omitempty"`
 }
 
 type topicShardOut struct {
@@ -58,6 +60,9 @@ func viewTopic(t *adminpb.Topic) topicView {
 	}
 	if t.GetRetention() != nil {
 		v.Retention = shortDuration(t.GetRetention().AsDuration())
+	}
+	if t.GetDedup() != nil {
+		v.Dedup = shortDuration(t.GetDedup().AsDuration())
 	}
 	for _, s := range t.GetShards() {
 		v.Shards = append(v.Shards, topicShardOut{s.GetShard(), s.GetReadQueues(), s.GetWriteQueues()})
@@ -87,6 +92,7 @@ func (v topicView) describe(w io.Writer) {
 	fmt.Fprintf(w, "type        %s\n", v.Type)
 	fmt.Fprintf(w, "permission  %s\n", v.Permission)
 	fmt.Fprintf(w, "retention   %s\n", cmp.Or(v.Retention, "the node's default"))
+	fmt.Fprintf(w, "dedup       %s\n", v.Dedup)
 	for _, s := range v.Shards {
 		fmt.Fprintf(w, "queues      %d to read, %d to write on %s\n", s.ReadQueues, s.WriteQueues, s.Shard)
 	}
@@ -123,7 +129,7 @@ func method[Request, Response any](m func(context.Context, Request, ...grpc.Call
 func (a *app) topicCreate() *cobra.Command {
 	var kind, permission string
 	var queues int32
-	var retention time.Duration
+	var retention, dedup time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a topic; again with the same configuration is no error",
 		Args: arguments("NAME"),
@@ -131,6 +137,9 @@ func (a *app) topicCreate() *cobra.Command {
 			req := &adminpb.CreateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0], Queues: queues}
 			if retention != 0 {
 				req.Retention = durationpb.New(retention)
+			}
+			if cmd.Flags().Changed("dedup") {
+				req.Dedup = durationpb.New(dedup)
 			}
 			var err error
 			if req.Type, err = parseTopicType(kind); err != nil {
@@ -159,6 +168,7 @@ func (a *app) topicCreate() *cobra.Command {
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")
+	cmd.Flags().DurationVar(&dedup, "dedup", mq.DefaultDedup, "`time` for which a message that is sent again is not stored again; 0: none")
 	return cmd
 }
 
@@ -223,9 +233,9 @@ func (a *app) topicDescribe() *cobra.Command {
 func (a *app) topicUpdate() *cobra.Command {
 	var permission string
 	var queues, read, write int32
-	var retention time.Duration
+	var retention, dedup time.Duration
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change the queues, the permission or the retention of a topic", Args: arguments("NAME"),
+		Use: "update NAME", Short: "Change the queues, the permission, the retention or the dedup of a topic", Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &adminpb.UpdateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0]}
 			changed := cmd.Flags().Changed
@@ -248,7 +258,10 @@ func (a *app) topicUpdate() *cobra.Command {
 			if changed("retention") {
 				req.Retention = durationpb.New(retention)
 			}
-			if req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil {
+			if changed("dedup") {
+				req.Dedup = durationpb.New(dedup)
+			}
+			if req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil && req.Dedup == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
@@ -268,6 +281,7 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().Int32Var(&write, "write-queues", 0, "new `number` of queues to write on each shard")
 	cmd.Flags().StringVar(&permission, "permission", "", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
+	cmd.Flags().DurationVar(&dedup, "dedup", 0, "`time` for which a message that is sent again is not stored again; 0: none")
 	return cmd
 }
 

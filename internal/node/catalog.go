@@ -132,6 +132,10 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.AppendedBytes) },
 	},
 	{
+		family{"perigee.messages.repeated", counter, none, ofShard, "Messages that were sent again, as an SDK does that got no answer, and not stored again."},
+		func(r *shardReading) float64 { return float64(r.Repeated) },
+	},
+	{
 		family{"perigee.messages.delivered", counter, none, ofShard, "Messages leased to consumers, redeliveries included."},
 		func(r *shardReading) float64 { return float64(r.Delivered) },
 	},

@@ -25,7 +25,7 @@ func TestAClockThatWasSetBackMovesNoLeaseAndNoOrder(t *testing.T) {
 		s := mustOpen(t, mem, shard.FlushSync)
 		a, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("a", "")})
 		require.NoError(t, err)
-		stored = a.StoreTime
+		stored = a[0].StoreTime
 		first = receive(t, s, 0)[0] // for ten seconds
 		require.NoError(t, s.Close())
 	})
@@ -34,7 +34,7 @@ func TestAClockThatWasSetBackMovesNoLeaseAndNoOrder(t *testing.T) {
 		s := mustOpen(t, mem, shard.FlushSync)
 		a, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("b", "")})
 		require.NoError(t, err)
-		require.True(t, a.StoreTime.After(stored), "stored at %v after %v", a.StoreTime, stored)
+		require.True(t, a[0].StoreTime.After(stored), "stored at %v after %v", a[0].StoreTime, stored)
 		require.Equal(t, "b", receive(t, s, 0)[0].ID, "the other one is leased")
 
 		began := time.Now()

@@ -140,7 +140,7 @@ func TestAMessageIsNotSeenBeforeItIsDurable(t *testing.T) {
 		s = mustOpen(t, lost, shard.FlushSync)
 		a, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("c", "")})
 		require.NoError(t, err)
-		require.Equal(t, mq.QueueOffset(1), a.Offset)
+		require.Equal(t, mq.QueueOffset(1), a[0].Offset)
 		require.Equal(t, "c", receive(t, s, 0)[0].ID)
 		require.NoError(t, s.Close())
 	})

@@ -265,7 +265,7 @@ func (c *client) send() error {
 	sn := l.beginSend(queue, tag, ids...)
 	a, err := c.s.Append(context.Background(), shardName, c.h.topic, queue, msgs)
 	if err == nil {
-		l.endSend(sn, c.life, a.Offset)
+		l.endSend(sn, c.life, a[0].Offset)
 	}
 	return err
 }

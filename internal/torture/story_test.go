@@ -263,7 +263,7 @@ func (c *story) send(topic *mq.Topic, queue mq.QueueID, n int) error {
 	sn := c.ledger.beginSend(queue, "", ids...)
 	a, err := c.store.Append(c.ctx, shardName, topic, queue, msgs)
 	if err == nil {
-		c.ledger.endSend(sn, c.life, a.Offset)
+		c.ledger.endSend(sn, c.life, a[0].Offset)
 	}
 	return err
 }

@@ -34,12 +34,15 @@ const (
 	KindTrim        Kind = 11 // move the beginnings of queues
 	KindDrop        Kind = 12 // permit the log to begin later
 	KindPopLimited  Kind = 13 // a pop that keeps to an in-flight limit
+	KindSend        Kind = 14 // an append that keeps to the types of its messages, and knows repeats
+	KindPopSelect   Kind = 15 // a pop with an order, and a choice made before
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
 	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop", KindPopLimited: "pop-limited",
+	KindSend: "send", KindPopSelect: "pop-select",
 }
 
 // String returns the name of the kind.

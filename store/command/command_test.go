@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,6 +25,8 @@ func samples() map[command.Kind]encoder {
 		ID: "01AB", Tag: "red", Type: mq.Normal, Group: "g7",
 		Properties: []byte("properties"), System: []byte("system"), Body: []byte("body"),
 	}
+	sent := *msg
+	sent.Content = 9
 	pop := command.Pop{
 		Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5, After: 6, Tags: []string{"blue", "red"},
 	}
@@ -37,7 +40,16 @@ func samples() map[command.Kind]encoder {
 		command.KindAppend:      &command.Append{Time: 1, Topic: 2, Queue: 3, Messages: []*mq.Message{msg, {ID: "x"}}},
 		command.KindPop:         &pop,
 		command.KindPopLimited:  &command.LimitedPop{Pop: pop, InFlight: 8},
-		command.KindAck:         &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
+		command.KindPopSelect: &command.SelectPop{
+			LimitedPop: command.LimitedPop{Pop: pop, InFlight: 8}, Order: command.GroupOrder, Attempt: "a1", Chosen: true,
+			Judged: []command.JudgedRange{
+				{Queue: 1, From: 4, To: 5}, {Queue: 1, From: 6, To: 300, Wanted: []mq.QueueOffset{6, 7, 299}}, {Queue: 2, From: 1 << 40, To: 1<<40 + 1},
+			},
+		},
+		command.KindSend: &command.Send{Time: 1, Topic: 2, Queue: 3, Window: 4, Messages: []*mq.Message{
+			&sent, {ID: "d", Type: mq.Delay, DeliverAt: time.Unix(5, 6)}, {ID: "t", Type: mq.Transaction, Recovery: time.Second},
+		}},
+		command.KindAck: &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
 		command.KindChange: &command.Change{Time: 1, Topic: 2, Group: 3, Changes: []command.LeaseChange{
 			{LeaseRef: lease, Invisible: 4, Reason: mq.Nack},
 		}},
@@ -71,6 +83,24 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 	case command.KindPopLimited:
 		c, err := command.DecodeLimitedPop(payload)
 		return c.Append(nil), err
+	case command.KindPopSelect:
+		c, err := command.DecodeSelectPop(payload)
+		return c.Append(nil), err
+	case command.KindSend:
+		v, err := command.ViewSend(payload)
+		if err != nil {
+			return nil, err
+		}
+		c := command.Send{Time: v.Time, Topic: v.Topic, Queue: v.Queue, Window: v.Window}
+		for range v.Count {
+			sent := v.Next()
+			m, err := sent.Decode(payload)
+			if err != nil {
+				return nil, err
+			}
+			c.Messages = append(c.Messages, &m)
+		}
+		return c.Append(nil), v.Done()
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
 		return c.Append(nil), err

@@ -42,6 +42,12 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return []slog.Attr{id("group", c.ID)}, err
 	case KindAppend:
 		return describeAppend(payload)
+	case KindSend:
+		return describeSend(payload)
+	case KindPopSelect:
+		c, err := DecodeSelectPop(payload)
+		return append(describePop(&c.Pop), slog.Int("in_flight", int(c.InFlight)), slog.String("order", c.Order.String()),
+			slog.String("attempt", c.Attempt), slog.Bool("chosen", c.Chosen), slog.Int("judged", len(c.Judged))), err
 	case KindPop:
 		c, err := DecodePop(payload)
 		return describePop(&c), err
@@ -126,3 +132,18 @@ var reasons = [4]string{mq.Extend: "extend", mq.Renew: "renew", mq.Nack: "nack",
 
 // String returns queue, offset and pop id.
 func (l LeaseRef) String() string { return fmt.Sprintf("%d/%d@%d", l.Queue, l.Offset, l.PopID) }
+
+func describeSend(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewSend(payload)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, 0, v.Count)
+	for range v.Count {
+		m := v.Next()
+		ids = append(ids, string(m.ID))
+	}
+	return []slog.Attr{
+		id("topic", v.Topic), slog.Int("queue", int(v.Queue)), slog.Duration("window", time.Duration(v.Window)), slog.Any("messages", ids),
+	}, v.Done()
+}

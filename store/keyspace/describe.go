@@ -38,6 +38,8 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 	case prefixSub:
 		s, err := DecodeSubKey(key)
 		return "subscription", subAttrs(s), err
+	case prefixPending, prefixPendingAt, prefixPendingOf, prefixHeld, prefixRepeat:
+		return describePending(key, val)
 	case prefixProgress, prefixReady:
 		return describeProgress(key, val)
 	}
@@ -113,4 +115,46 @@ func describeLease(key, val []byte) (string, []slog.Attr, error) {
 		return "used-up", refAttrs(r), err
 	}
 	return "unknown", nil, corrupt("key", key)
+}
+
+func describePending(key, val []byte) (string, []slog.Attr, error) {
+	switch key[0] {
+	case prefixPending:
+		id, err := DecodePendingKey(key)
+		if err != nil {
+			return "pending", nil, err
+		}
+		p, err := DecodePending(val)
+		return "pending", []slog.Attr{
+			slog.Uint64("id", uint64(id)), slog.String("state", p.State.String()), slog.Uint64("topic", uint64(p.Topic)),
+			slog.Int("queue", int(p.Queue)), slog.Uint64("position", p.Pos), slog.Uint64("size", uint64(p.Size)),
+			slog.Time("stored", time.Unix(0, p.StoreTime).UTC()), slog.Time("at", time.Unix(0, p.At).UTC()), slog.Uint64("checks", uint64(p.Checks)),
+		}, err
+	case prefixPendingAt:
+		s, at, id, err := DecodePendingAtKey(key)
+		return "pending-at", []slog.Attr{
+			slog.Uint64("id", uint64(id)), slog.String("state", s.String()), slog.Time("at", time.Unix(0, at).UTC()),
+		}, err
+	case prefixPendingOf:
+		t, s, at, id, err := DecodePendingOfKey(key)
+		return "pending-of", []slog.Attr{
+			slog.Uint64("id", uint64(id)), slog.Uint64("topic", uint64(t)), slog.String("state", s.String()), slog.Time("at", time.Unix(0, at).UTC()),
+		}, err
+	case prefixHeld:
+		pos, err := DecodeHeldKey(key)
+		if err != nil {
+			return "held", nil, err
+		}
+		id, err := DecodePendingID(val)
+		return "held", []slog.Attr{slog.Uint64("position", pos), slog.Uint64("id", uint64(id))}, err
+	}
+	r, err := DecodeRepeatKey(key)
+	if err != nil {
+		return "repeat", nil, err
+	}
+	s, err := DecodeSent(val)
+	return "repeat", []slog.Attr{
+		slog.Uint64("topic", uint64(r.Topic)), slog.String("message", string(r.ID)), slog.Time("stored", time.Unix(0, s.StoreTime).UTC()),
+		slog.Int("queue", int(s.Queue)), slog.Int64("offset", int64(s.Offset)), slog.Uint64("pending", uint64(s.Pending)),
+	}, err
 }

@@ -21,19 +21,24 @@ const Version = 1
 
 // The prefixes. One letter each; never reused for another meaning.
 const (
-	prefixState    = 'a' // the one state record
-	prefixBegin    = 'b' // the one record of where the log may begin
-	prefixEntry    = 'c' // ConsumeQueue: topic, queue, offset -> Entry
-	prefixGroup    = 'g' // group -> registration (a command.Group payload)
-	prefixLease    = 'l' // in flight: group, topic, queue, offset -> Lease
-	prefixGone     = 'n' // kind, id of a deleted topic or group -> empty
-	prefixProgress = 'p' // group, topic, queue -> next offset to deliver
-	prefixEnds     = 'q' // topic, queue -> Ends, once a trim has moved them
-	prefixReady    = 'r' // redelivery: group, topic, sequence -> queue, offset
-	prefixSub      = 's' // group, topic -> empty: the group has received from the topic
-	prefixTopic    = 't' // topic -> registration (a command.Topic payload)
-	prefixDue      = 'v' // visible-at, group, topic, queue, offset -> empty
-	prefixUsedUp   = 'x' // waiting for dead-lettering: group, topic, queue, offset -> empty
+	prefixState     = 'a' // the one state record
+	prefixBegin     = 'b' // the one record of where the log may begin
+	prefixEntry     = 'c' // ConsumeQueue: topic, queue, offset -> Entry
+	prefixPending   = 'd' // pending id -> Pending
+	prefixPendingOf = 'e' // topic, state, time, pending id -> empty
+	prefixGroup     = 'g' // group -> registration (a command.Group payload)
+	prefixHeld      = 'j' // log position of a pending message -> pending id
+	prefixRepeat    = 'k' // minute, topic, message id, content -> Sent
+	prefixLease     = 'l' // in flight: group, topic, queue, offset -> Lease
+	prefixGone      = 'n' // kind, id of a deleted topic or group -> empty
+	prefixProgress  = 'p' // group, topic, queue -> next offset to deliver
+	prefixEnds      = 'q' // topic, queue -> Ends, once a trim has moved them
+	prefixReady     = 'r' // redelivery: group, topic, sequence -> queue, offset
+	prefixSub       = 's' // group, topic -> empty: the group has received from the topic
+	prefixTopic     = 't' // topic -> registration (a command.Topic payload)
+	prefixDue       = 'v' // visible-at, group, topic, queue, offset -> empty
+	prefixPendingAt = 'w' // state, time, pending id -> empty
+	prefixUsedUp    = 'x' // waiting for dead-lettering: group, topic, queue, offset -> empty
 )
 
 // ErrCorrupt is the kind of every error about bytes that are no valid key or value.

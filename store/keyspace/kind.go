@@ -24,6 +24,12 @@ const (
 	KindTopic    Kind = prefixTopic
 	KindDue      Kind = prefixDue
 	KindUsedUp   Kind = prefixUsedUp
+
+	KindPending   Kind = prefixPending
+	KindPendingOf Kind = prefixPendingOf
+	KindPendingAt Kind = prefixPendingAt
+	KindHeld      Kind = prefixHeld
+	KindRepeat    Kind = prefixRepeat
 )
 
 // KindOf returns the kind of a key, which may be one that nobody has defined.

@@ -34,7 +34,7 @@ func (m *Machine) Leased(group mq.GroupID, topic mq.TopicID) bool {
 
 // Look looks what the pop would come to. It changes nothing that a command's
 // outcome depends on, and is called after Commit.
-func (m *Machine) Look(c *command.LimitedPop) (Look, error) {
+func (m *Machine) Look(c *command.SelectPop) (Look, error) {
 	g, t := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || t == nil {
 		return Look{May: true, After: c.After}, nil // the command answers with what is missing
@@ -49,7 +49,7 @@ func (m *Machine) Look(c *command.LimitedPop) (Look, error) {
 	if err := m.loadProgress(s, t); err != nil {
 		return Look{}, err
 	}
-	p := &pop{LimitedPop: *c, g: g, t: t, s: s}
+	p := &pop{SelectPop: *c, g: g, t: t, s: s}
 	look := Look{After: max(c.After, s.passed[string(m.filter(c.Tags))])}
 	may, err := m.lookNew(p)
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 			continue
 		case !p.atLimit(queue):
 			return true, nil
-		case len(p.Tags) > 0:
+		case !p.everything():
 			// The pop moves up to the first message that is wanted.
 			id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
 			e, found, err := m.entry(id, start)
@@ -86,7 +86,7 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 			if !found {
 				return false, missingEntry(id, start)
 			}
-			if !p.wants(e.Tag) {
+			if wanted, known := p.judge(queue, start, e.Tag); known && !wanted {
 				return true, nil
 			}
 		}
@@ -160,12 +160,12 @@ func (m *Machine) wouldTake(p *pop, ref keyspace.Ref, seq uint64) (bool, error) 
 	if !found || l.State != keyspace.Ready || l.When != seq || l.Attempt >= p.g.MaxAttempts {
 		return true, nil
 	}
-	if len(p.Tags) > 0 {
+	if !p.everything() {
 		e, found, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
 		if err != nil || !found {
 			return !found, err
 		}
-		if !p.wants(e.Tag) {
+		if wanted, _ := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
 			return false, nil
 		}
 	}

@@ -15,9 +15,9 @@ import (
 // look looks before a pop of the tags under an in-flight limit.
 func (s *story) look(limit int32, tags ...string) machine.Look {
 	require.NoError(s.t, s.m.Commit())
-	look, err := s.m.Look(&command.LimitedPop{
+	look, err := s.m.Look(&command.SelectPop{LimitedPop: command.LimitedPop{
 		Pop: command.Pop{Topic: 1, Group: 1, Max: 10, Scan: 1000, Tags: tags}, InFlight: limit,
-	})
+	}})
 	require.NoError(s.t, err)
 	return look
 }
@@ -72,11 +72,11 @@ func TestWhatIsHeldUpByTheLimitIsNotPassed(t *testing.T) {
 		"a look in two steps": func(s *story) {
 			require.NoError(s.t, s.m.Commit())
 			c := &command.LimitedPop{Pop: command.Pop{Topic: 1, Group: 1, Max: 10, Scan: 3, Tags: []string{"A"}}, InFlight: 1}
-			look, err := s.m.Look(c)
+			look, err := s.m.Look(&command.SelectPop{LimitedPop: *c})
 			require.NoError(s.t, err)
 			require.True(s.t, look.Full)
 			c.After = look.After
-			look, err = s.m.Look(c)
+			look, err = s.m.Look(&command.SelectPop{LimitedPop: *c})
 			require.NoError(s.t, err)
 			require.False(s.t, look.Full || look.More || look.May)
 		},
@@ -134,7 +134,7 @@ func TestLookThatEndsAtItsScanLimitGoesOnWhereItWas(t *testing.T) {
 	c := &command.LimitedPop{Pop: command.Pop{Topic: 1, Group: 1, Max: 1, Scan: 2, Tags: []string{"A"}}}
 	looks := 0
 	for ; ; looks++ {
-		look, err := s.m.Look(c)
+		look, err := s.m.Look(&command.SelectPop{LimitedPop: *c})
 		require.NoError(t, err)
 		c.After = look.After
 		if look.May {

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -40,6 +41,8 @@ type Result struct {
 	Err error
 	// First is the offset of the first message of an append.
 	First mq.QueueOffset
+	// Stored says for each message of a send what it has come to.
+	Stored []Stored
 	// Popped are the messages of a pop, in the order of delivery.
 	Popped []Popped
 	// More says that a pop stopped at its scan limit; the next one continues
@@ -54,6 +57,8 @@ type Result struct {
 	Settled []error
 	// Ended is how many leases an expire has ended.
 	Ended int
+	// Unjudged says that a pop left messages that were not looked at before it.
+	Unjudged bool
 	// Full says that a pop left messages in queues at their in-flight limit.
 	Full bool
 	// Left says that a pop delivered as much as it may, and that there is more in
@@ -65,7 +70,7 @@ type Result struct {
 }
 
 func (r *Result) reset() {
-	*r = Result{Popped: r.Popped[:0], Settled: r.Settled[:0]}
+	*r = Result{Stored: r.Stored[:0], Popped: r.Popped[:0], Settled: r.Settled[:0]}
 }
 
 // A Popped is one message that a pop delivered, and where to read it.
@@ -158,6 +163,9 @@ type Machine struct {
 	leases  map[keyspace.Ref]keyspace.Lease
 	deleted []keyspace.Ref
 
+	pendings pendings
+	repeats  repeats
+
 	// Effects grows with every Apply; the caller resets it.
 	Effects Effects
 	// Written counts the bytes of effects that were committed.
@@ -181,7 +189,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
-		due:    newDue(),
+		due:    newDue(time.Second),
 	}
 	if err := m.load(); err != nil {
 		return nil, err
@@ -264,6 +272,9 @@ func (m *Machine) load() error {
 		return err
 	})
 	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.loadPendings(), m.loadRepeats()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -359,6 +370,10 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyGroupDelete(rec, res)
 	case command.KindAppend:
 		err = m.applyAppend(rec, res)
+	case command.KindSend:
+		err = m.applySend(rec, res)
+	case command.KindPopSelect:
+		err = m.applySelectPop(rec, res)
 	case command.KindPop:
 		err = m.applyPop(rec, res)
 	case command.KindAck:
@@ -417,6 +432,7 @@ func (m *Machine) Commit() error {
 		}
 	}
 	m.deleted = m.deleted[:0]
+	clear(m.repeats.fresh)
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

@@ -203,7 +203,7 @@ func (h *history) pop(*rapid.T) {
 		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
 		require.NoError(h.t, h.m.Commit())
 		c.After = 0
-		look, err := h.m.Look(&c)
+		look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
 		require.NoError(h.t, err)
 		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
 		if !res.More {
@@ -217,7 +217,7 @@ func (h *history) pop(*rapid.T) {
 // look leaves out comes to nothing.
 func (h *history) lookFirst(c command.LimitedPop) machine.Look {
 	require.NoError(h.t, h.m.Commit())
-	look, err := h.m.Look(&c)
+	look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
 	require.NoError(h.t, err)
 	require.GreaterOrEqual(h.t, look.After, c.After)
 	require.False(h.t, h.model.skipped(c, look.After) && !look.Full, "the look went past a redelivery for the pop")

@@ -13,7 +13,7 @@ import (
 
 // A pop in progress.
 type pop struct {
-	command.LimitedPop
+	command.SelectPop
 	g   *command.Group
 	t   *topic
 	s   *sub
@@ -47,19 +47,26 @@ func (p *pop) atLimit(queue mq.QueueID) bool {
 	return p.InFlight > 0 && p.s.leasedOf(queue) >= p.InFlight
 }
 
-func (p *pop) wants(tag []byte) bool {
-	if len(p.Tags) == 0 {
-		return true
+// judge returns whether the message is wanted, and whether that is known.
+func (p *pop) judge(queue mq.QueueID, offset mq.QueueOffset, tag []byte) (wanted, known bool) {
+	switch {
+	case p.Chosen:
+		return p.Judge(queue, offset)
+	case len(p.Tags) == 0:
+		return true, true
 	}
-	return slices.ContainsFunc(p.Tags, func(want string) bool { return want == string(tag) })
+	return slices.ContainsFunc(p.Tags, func(want string) bool { return want == string(tag) }), true
 }
+
+// everything reports whether every message is wanted.
+func (p *pop) everything() bool { return !p.Chosen && len(p.Tags) == 0 }
 
 func (m *Machine) applyPop(rec Record, res *Result) error {
 	c, err := command.DecodePop(rec.Payload)
 	if err != nil {
 		return err
 	}
-	return m.pop(rec, command.LimitedPop{Pop: c}, res)
+	return m.pop(rec, command.SelectPop{LimitedPop: command.LimitedPop{Pop: c}}, res)
 }
 
 func (m *Machine) applyLimitedPop(rec Record, res *Result) error {
@@ -67,10 +74,18 @@ func (m *Machine) applyLimitedPop(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
+	return m.pop(rec, command.SelectPop{LimitedPop: c}, res)
+}
+
+func (m *Machine) applySelectPop(rec Record, res *Result) error {
+	c, err := command.DecodeSelectPop(rec.Payload)
+	if err != nil {
+		return err
+	}
 	return m.pop(rec, c, res)
 }
 
-func (m *Machine) pop(rec Record, c command.LimitedPop, res *Result) error {
+func (m *Machine) pop(rec Record, c command.SelectPop, res *Result) error {
 	g, t := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil {
 		res.Err = groupNotFound(c.Group)
@@ -87,7 +102,7 @@ func (m *Machine) pop(rec Record, c command.LimitedPop, res *Result) error {
 	if err != nil {
 		return err
 	}
-	p := &pop{LimitedPop: c, g: g, t: t, s: s, res: res}
+	p := &pop{SelectPop: c, g: g, t: t, s: s, res: res}
 	res.After = c.After
 	if s.ready > 0 {
 		if err := m.popReady(p); err != nil {
@@ -172,7 +187,8 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		p.res.Lost++
 		return true, m.drop(p.s, ref, l)
 	}
-	if !p.wants(e.Tag) {
+	if wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
+		p.res.Unjudged = p.res.Unjudged || !known
 		return false, nil
 	}
 	if p.atLimit(ref.Queue) {
@@ -228,7 +244,7 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 			p.res.More = true
 			return nil
 		}
-		if len(p.Tags) == 0 && p.atLimit(queue) {
+		if p.everything() && p.atLimit(queue) {
 			p.heldUp = true
 			continue
 		}
@@ -285,7 +301,12 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 		if err != nil {
 			return 0, err
 		}
-		if !p.wants(e.Tag) {
+		wanted, known := p.judge(queue, offset, e.Tag)
+		if !known {
+			p.res.Unjudged = true
+			return next, nil
+		}
+		if !wanted {
 			next = offset + 1
 			continue
 		}

@@ -33,7 +33,7 @@ func (s *story) backlog() mq.Backlog {
 
 func (s *story) mayPop() bool {
 	require.NoError(s.t, s.m.Commit())
-	look, err := s.m.Look(&command.LimitedPop{Pop: command.Pop{Group: 1, Topic: 1, Max: 1, Scan: 1000}})
+	look, err := s.m.Look(&command.SelectPop{LimitedPop: command.LimitedPop{Pop: command.Pop{Group: 1, Topic: 1, Max: 1, Scan: 1000}}})
 	require.NoError(s.t, err)
 	return look.May
 }

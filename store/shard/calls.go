@@ -5,32 +5,69 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
 // Append stores the messages in one queue of the topic, all of them or none, at
-// consecutive offsets, and returns the first. When it returns they are as
+// consecutive offsets, and returns for each where it is. When it returns they are as
 // durable as the flush mode says. The messages belong to the shard from now on.
 // When ctx ends first the outcome is unknown. When more wait than may, the error
 // wraps mq.ErrBusy, and nothing is stored.
-func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) (mq.Appended, error) {
-	if len(msgs) == 0 {
-		return mq.Appended{}, fmt.Errorf("append: %w: no message", mq.ErrInvalid)
+//
+// A message that waits for its time or for the end of its transaction is stored as
+// pending. One that the topic was sent within its Dedup window, by id and content, is
+// not stored again: the answer is that to the send before.
+func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, msgs []*mq.Message) ([]mq.Appended, error) {
+	switch {
+	case len(msgs) == 0:
+		return nil, fmt.Errorf("append: %w: no message", mq.ErrInvalid)
+	case len(msgs) > command.MaxSend:
+		return nil, fmt.Errorf("append of %d messages, the limit is %d: %w", len(msgs), command.MaxSend, mq.ErrTooLarge)
 	}
-	r := s.newRequest(command.KindAppend)
+	r := s.newRequest(command.KindSend)
 	r.topic = topic
-	r.append = command.Append{Topic: topic.ID, Queue: queue, Messages: msgs}
+	r.sent = command.Send{Topic: topic.ID, Queue: queue, Window: int64(topic.Dedup), Messages: msgs}
+	if r.sent.Window > 0 {
+		for _, m := range msgs {
+			m.Content = fingerprint(m)
+		}
+	}
 	if !s.reserve(r) {
-		return mq.Appended{}, fmt.Errorf("shard %s: appends of %d bytes wait, which is as much as may: %w", s.opts.Name, s.opts.QueueBytes, mq.ErrBusy)
+		return nil, fmt.Errorf("shard %s: appends of %d bytes wait, which is as much as may: %w", s.opts.Name, s.opts.QueueBytes, mq.ErrBusy)
 	}
 	if err := s.do(ctx, r); err != nil {
-		return mq.Appended{}, err // r may still be under way: it is not reused
+		return nil, err // r may still be under way: it is not reused
 	}
-	a := mq.Appended{Queue: queue, Offset: r.res.First, StoreTime: time.Unix(0, r.append.Time)}
+	appended := make([]mq.Appended, len(r.res.Stored))
+	for i, stored := range r.res.Stored {
+		appended[i] = mq.Appended{
+			Queue: stored.Queue, Offset: stored.Offset, StoreTime: time.Unix(0, stored.StoreTime),
+			Pending: stored.Pending, Repeated: stored.Repeated,
+		}
+	}
 	s.release(r)
-	return a, nil
+	return appended, nil
+}
+
+// fingerprint returns what tells a message that is sent again from another with its id.
+// What an SDK makes anew for each try, as the time of birth and the trace context, has
+// no part in it.
+func fingerprint(m *mq.Message) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	for _, part := range []string{m.ID, m.Tag, m.Group} {
+		_, _ = d.WriteString(part) // a hash takes everything
+		_, _ = d.Write([]byte{0})
+	}
+	_, _ = d.Write([]byte{byte(m.Type)})
+	_, _ = d.Write(m.Properties)
+	_, _ = d.Write([]byte{0})
+	_, _ = d.Write(m.Body)
+	return d.Sum64()
 }
 
 // Ack settles deliveries of one topic to one group. It answers for each: nil, or

@@ -328,7 +328,7 @@ func (h *history) sender(s *shard.Shard, life int, rng *rand.Rand) {
 		if err != nil {
 			return
 		}
-		h.ledger.endSend(sn, life, a.Offset)
+		h.ledger.endSend(sn, life, a[0].Offset)
 		time.Sleep(time.Duration(rng.IntN(5)) * tick)
 	}
 }

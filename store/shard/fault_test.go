@@ -65,7 +65,7 @@ func (c *script) send(queue mq.QueueID, n int) error {
 	sn := c.ledger.beginSend(queue, ids...)
 	a, err := c.s.Append(c.t.Context(), c.topic, queue, msgs)
 	if err == nil {
-		c.ledger.endSend(sn, firstLife, a.Offset)
+		c.ledger.endSend(sn, firstLife, a[0].Offset)
 	}
 	return err
 }

@@ -136,8 +136,8 @@ func (s *Shard) gather(rd *round) {
 		select {
 		case r := <-s.requests:
 			rd.requests = append(rd.requests, r)
-			if r.kind == command.KindAppend {
-				size += r.append.Size()
+			if r.kind == command.KindSend {
+				size += r.sent.Size()
 			}
 		default:
 			if seen == len(rd.requests) {
@@ -176,7 +176,7 @@ func (s *Shard) turn(rd *round) error {
 		if r.query != nil {
 			continue // after the commands
 		}
-		r.res = machine.Result{Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
+		r.res = machine.Result{Stored: r.res.Stored[:0], Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
 		staged, refusal, err := s.stageRequest(rd, r)
 		if err != nil {
 			return err

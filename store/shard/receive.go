@@ -184,7 +184,7 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, err
 		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
 		req.pop.InFlight = int32(r.InFlight)
-		req.pop.Pop = command.Pop{
+		req.pop.LimitedPop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
 		}

@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"encoding/binary"
-
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -18,8 +16,8 @@ type request struct {
 	query func(*machine.Machine) error
 
 	// Of these the one for kind is used; its Time is set by the loop.
-	append      command.Append
-	pop         command.LimitedPop
+	sent        command.Send
+	pop         command.SelectPop
 	ack         command.Ack
 	change      command.Change
 	deadLetter  command.DeadLetter
@@ -60,7 +58,9 @@ func (r *request) answer(err error) {
 }
 
 // isPop reports whether r is a receive.
-func (r *request) isPop() bool { return r.kind == command.KindPop || r.kind == command.KindPopLimited }
+func (r *request) isPop() bool {
+	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect
+}
 
 // Sizes of the parts of commands. Beside them a command has a few numbers of fixed size.
 const (
@@ -74,12 +74,10 @@ const (
 func (r *request) size() int64 {
 	n := commandNumbers
 	switch r.kind {
-	case command.KindAppend:
-		n = r.append.Size()
-	case command.KindPop, command.KindPopLimited:
-		for _, tag := range r.pop.Tags {
-			n += len(tag) + binary.MaxVarintLen32
-		}
+	case command.KindSend:
+		n = r.sent.Size()
+	case command.KindPop, command.KindPopLimited, command.KindPopSelect:
+		n = r.pop.Size()
 	case command.KindAck:
 		n += len(r.ack.Leases) * leaseRefSize
 	case command.KindChange:
@@ -96,13 +94,16 @@ func (r *request) size() int64 {
 // encoder returns the command, made at now.
 func (r *request) encoder(now int64) commitlog.Encoder {
 	switch r.kind {
-	case command.KindAppend:
-		r.append.Time = now
-		return &r.append
+	case command.KindSend:
+		r.sent.Time = now
+		return &r.sent
 	case command.KindPop:
 		r.pop.Time = now
 		return &r.pop.Pop
 	case command.KindPopLimited:
+		r.pop.Time = now
+		return &r.pop.LimitedPop
+	case command.KindPopSelect:
 		r.pop.Time = now
 		return &r.pop
 	case command.KindAck:

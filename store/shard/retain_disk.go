@@ -116,9 +116,9 @@ func (s *Shard) admit(kind command.Kind) error {
 	}
 	limit, what := uint64(math.MaxUint64), ""
 	switch kind {
-	case command.KindAppend:
+	case command.KindSend:
 		limit, what = m.refuse, "sends"
-	case command.KindPop, command.KindPopLimited, command.KindDeadLetter:
+	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter:
 		limit, what = m.reserve, "receives"
 	}
 	used := m.used + uint64(s.log.Appended()-m.at)

@@ -77,7 +77,7 @@ func (c *trimmer) send(n int) error {
 			return err
 		}
 		if !c.over.Load() {
-			o.sent, o.offset = time.Now(), a.Offset
+			o.sent, o.offset = time.Now(), a[0].Offset
 		}
 	}
 	return nil

@@ -425,7 +425,7 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	default:
 	}
 	var late <-chan time.Time
-	if r.kind == command.KindAppend || r.isPop() {
+	if r.kind == command.KindSend || r.isPop() {
 		timer := time.NewTimer(queueWait)
 		defer timer.Stop()
 		late = timer.C
@@ -446,7 +446,7 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 // reports false when there are as many as may be; one is let in whatever its size.
 // They are counted until the loop has answered, also when nobody waits any more.
 func (s *Shard) reserve(r *request) bool {
-	r.queued = int64(r.append.Size())
+	r.queued = int64(r.sent.Size())
 	if n := s.queued.Add(r.queued); n <= s.opts.QueueBytes || n == r.queued {
 		return true
 	}

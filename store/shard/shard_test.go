@@ -56,7 +56,7 @@ func send(t *testing.T, s *shard.Shard, topic *mq.Topic, queue mq.QueueID, msgs 
 	t.Helper()
 	a, err := s.Append(t.Context(), topic, queue, msgs)
 	require.NoError(t, err)
-	return a
+	return a[0]
 }
 
 func receive(t *testing.T, s *shard.Shard, r mq.Receive) []mq.Delivery {

@@ -15,6 +15,7 @@ import (
 type stats struct {
 	syncs, records                  atomic.Uint64
 	appended, appendedBytes         atomic.Uint64
+	repeated                        atomic.Uint64
 	delivered, redelivered, settled atomic.Uint64
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
@@ -38,16 +39,21 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		return
 	}
 	switch kind {
-	case command.KindAppend:
-		if res.Err == nil {
-			bytes := 0
-			for _, m := range r.append.Messages {
-				bytes += len(m.Body)
+	case command.KindSend:
+		bytes, repeated := 0, 0
+		for i := range res.Stored {
+			if res.Stored[i].Repeated {
+				repeated++
+			} else {
+				bytes += len(r.sent.Messages[i].Body)
 			}
-			st.appended.Add(uint64(len(r.append.Messages)))
-			st.appendedBytes.Add(uint64(bytes))
 		}
-	case command.KindPop, command.KindPopLimited:
+		st.appended.Add(uint64(len(res.Stored) - repeated))
+		st.appendedBytes.Add(uint64(bytes))
+		if repeated > 0 {
+			st.repeated.Add(uint64(repeated))
+		}
+	case command.KindPop, command.KindPopLimited, command.KindPopSelect:
 		st.popped(keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}, res)
 	case command.KindAck:
 		refused := uint64(0)
@@ -141,6 +147,7 @@ func (st *stats) failedRead(id keyspace.Sub) {
 // Stats is what a shard counted since it was opened, and where its log stands.
 type Stats struct {
 	Appended, AppendedBytes uint64 // messages sent, and the bytes of their bodies
+	Repeated                uint64 // messages sent again, and not stored again
 	Delivered, Redelivered  uint64 // messages; the first includes the second
 	Settled, Refused        uint64 // acknowledgements by their answer
 	Expired                 uint64 // leases that ended by their time
@@ -177,7 +184,7 @@ func (s *Shard) Stats() Stats {
 	v := Stats{
 		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
-		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(),
+		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
 		Settled: st.settled.Load(), Refused: st.refused.Load(),
 		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),

@@ -238,7 +238,10 @@ type Topic struct {
 	Permission Permission `protobuf:"varint,7,opt,name=permission,proto3,enum=perigee.admin.v1.Permission" json:"permission,omitempty"`
 	// How long messages are kept after they were stored; not set: the default of
 	// the node.
-	Retention     *durationpb.Duration `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *durationpb.Duration `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
+	// How long a message that was sent is known: sent again by then, with the same
+	// id and content, it is not stored again. 0: not at all.
+	Dedup         *durationpb.Duration `protobuf:"bytes,9,opt,name=dedup,proto3" json:"dedup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,6 +328,13 @@ func (x *Topic) GetPermission() Permission {
 func (x *Topic) GetRetention() *durationpb.Duration {
 	if x != nil {
 		return x.Retention
+	}
+	return nil
+}
+
+func (x *Topic) GetDedup() *durationpb.Duration {
+	if x != nil {
+		return x.Dedup
 	}
 	return nil
 }
@@ -481,7 +491,10 @@ type CreateTopicRequest struct {
 	Permission Permission `protobuf:"varint,5,opt,name=permission,proto3,enum=perigee.admin.v1.Permission" json:"permission,omitempty"`
 	// How long messages are kept, from one minute to ten years; not set or 0: the
 	// default of the node.
-	Retention     *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
+	// How long a message that was sent is known, up to an hour; 0: not at all; not
+	// set: five minutes.
+	Dedup         *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -554,6 +567,13 @@ func (x *CreateTopicRequest) GetPermission() Permission {
 func (x *CreateTopicRequest) GetRetention() *durationpb.Duration {
 	if x != nil {
 		return x.Retention
+	}
+	return nil
+}
+
+func (x *CreateTopicRequest) GetDedup() *durationpb.Duration {
+	if x != nil {
+		return x.Dedup
 	}
 	return nil
 }
@@ -840,7 +860,9 @@ type UpdateTopicRequest struct {
 	Permission *Permission `protobuf:"varint,5,opt,name=permission,proto3,enum=perigee.admin.v1.Permission,oneof" json:"permission,omitempty"`
 	// New retention, which holds for messages that are stored already; 0 is the
 	// default of the node.
-	Retention     *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
+	// New time for which messages that were sent are known; 0: not at all.
+	Dedup         *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -913,6 +935,13 @@ func (x *UpdateTopicRequest) GetPermission() Permission {
 func (x *UpdateTopicRequest) GetRetention() *durationpb.Duration {
 	if x != nil {
 		return x.Retention
+	}
+	return nil
+}
+
+func (x *UpdateTopicRequest) GetDedup() *durationpb.Duration {
+	if x != nil {
+		return x.Dedup
 	}
 	return nil
 }
@@ -2542,7 +2571,7 @@ var File_perigee_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1cperigee/admin/v1/admin.proto\x12\x10perigee.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x02\n" +
+	"\x1cperigee/admin/v1/admin.proto\x12\x10perigee.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
 	"\x05Topic\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -2553,7 +2582,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"permission\x18\a \x01(\x0e2\x1c.perigee.admin.v1.PermissionR\n" +
 	"permission\x127\n" +
-	"\tretention\x18\b \x01(\v2\x19.google.protobuf.DurationR\tretention\"g\n" +
+	"\tretention\x18\b \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
+	"\x05dedup\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05dedup\"g\n" +
 	"\vShardQueues\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x1f\n" +
 	"\vread_queues\x18\x02 \x01(\x05R\n" +
@@ -2565,7 +2595,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"min_offset\x18\x03 \x01(\x03R\tminOffset\x12\x1d\n" +
 	"\n" +
-	"max_offset\x18\x04 \x01(\x03R\tmaxOffset\"\x86\x02\n" +
+	"max_offset\x18\x04 \x01(\x03R\tmaxOffset\"\xb7\x02\n" +
 	"\x12CreateTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -2574,7 +2604,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"permission\x18\x05 \x01(\x0e2\x1c.perigee.admin.v1.PermissionR\n" +
 	"permission\x127\n" +
-	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\"^\n" +
+	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
+	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedup\"^\n" +
 	"\x13CreateTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
@@ -2588,7 +2619,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
 	"\x12ListTopicsResponse\x12/\n" +
-	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xc0\x02\n" +
+	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xf1\x02\n" +
 	"\x12UpdateTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
@@ -2598,7 +2629,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"permission\x18\x05 \x01(\x0e2\x1c.perigee.admin.v1.PermissionH\x02R\n" +
 	"permission\x88\x01\x01\x127\n" +
-	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretentionB\x0e\n" +
+	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
+	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedupB\x0e\n" +
 	"\f_read_queuesB\x0f\n" +
 	"\r_write_queuesB\r\n" +
 	"\v_permission\"D\n" +
@@ -2810,68 +2842,71 @@ var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	4,  // 1: perigee.admin.v1.Topic.shards:type_name -> perigee.admin.v1.ShardQueues
 	1,  // 2: perigee.admin.v1.Topic.permission:type_name -> perigee.admin.v1.Permission
 	40, // 3: perigee.admin.v1.Topic.retention:type_name -> google.protobuf.Duration
-	0,  // 4: perigee.admin.v1.CreateTopicRequest.type:type_name -> perigee.admin.v1.TopicType
-	1,  // 5: perigee.admin.v1.CreateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
-	40, // 6: perigee.admin.v1.CreateTopicRequest.retention:type_name -> google.protobuf.Duration
-	3,  // 7: perigee.admin.v1.CreateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	3,  // 8: perigee.admin.v1.GetTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	5,  // 9: perigee.admin.v1.GetTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
-	3,  // 10: perigee.admin.v1.ListTopicsResponse.topics:type_name -> perigee.admin.v1.Topic
-	1,  // 11: perigee.admin.v1.UpdateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
-	40, // 12: perigee.admin.v1.UpdateTopicRequest.retention:type_name -> google.protobuf.Duration
-	3,  // 13: perigee.admin.v1.UpdateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	5,  // 14: perigee.admin.v1.PurgeTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
-	19, // 15: perigee.admin.v1.Group.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 16: perigee.admin.v1.Group.start:type_name -> perigee.admin.v1.StartPosition
-	40, // 17: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
-	40, // 18: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
-	40, // 19: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
-	2,  // 20: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
-	41, // 21: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
-	19, // 22: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 23: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 24: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	18, // 25: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
-	21, // 26: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
-	18, // 27: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
-	19, // 28: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 29: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 30: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	34, // 31: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
-	39, // 32: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
-	6,  // 33: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
-	8,  // 34: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
-	10, // 35: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
-	12, // 36: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
-	14, // 37: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
-	16, // 38: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
-	22, // 39: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
-	24, // 40: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
-	26, // 41: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
-	28, // 42: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
-	30, // 43: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
-	32, // 44: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
-	35, // 45: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
-	37, // 46: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
-	7,  // 47: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
-	9,  // 48: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
-	11, // 49: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
-	13, // 50: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
-	15, // 51: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
-	17, // 52: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
-	23, // 53: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
-	25, // 54: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
-	27, // 55: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
-	29, // 56: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
-	31, // 57: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
-	33, // 58: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
-	36, // 59: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
-	38, // 60: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
-	47, // [47:61] is the sub-list for method output_type
-	33, // [33:47] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	40, // 4: perigee.admin.v1.Topic.dedup:type_name -> google.protobuf.Duration
+	0,  // 5: perigee.admin.v1.CreateTopicRequest.type:type_name -> perigee.admin.v1.TopicType
+	1,  // 6: perigee.admin.v1.CreateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
+	40, // 7: perigee.admin.v1.CreateTopicRequest.retention:type_name -> google.protobuf.Duration
+	40, // 8: perigee.admin.v1.CreateTopicRequest.dedup:type_name -> google.protobuf.Duration
+	3,  // 9: perigee.admin.v1.CreateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	3,  // 10: perigee.admin.v1.GetTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	5,  // 11: perigee.admin.v1.GetTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
+	3,  // 12: perigee.admin.v1.ListTopicsResponse.topics:type_name -> perigee.admin.v1.Topic
+	1,  // 13: perigee.admin.v1.UpdateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
+	40, // 14: perigee.admin.v1.UpdateTopicRequest.retention:type_name -> google.protobuf.Duration
+	40, // 15: perigee.admin.v1.UpdateTopicRequest.dedup:type_name -> google.protobuf.Duration
+	3,  // 16: perigee.admin.v1.UpdateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	5,  // 17: perigee.admin.v1.PurgeTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
+	19, // 18: perigee.admin.v1.Group.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 19: perigee.admin.v1.Group.start:type_name -> perigee.admin.v1.StartPosition
+	40, // 20: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
+	40, // 21: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
+	40, // 22: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
+	2,  // 23: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
+	41, // 24: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
+	19, // 25: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 26: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 27: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	18, // 28: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
+	21, // 29: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
+	18, // 30: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
+	19, // 31: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 32: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 33: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	34, // 34: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
+	39, // 35: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
+	6,  // 36: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
+	8,  // 37: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
+	10, // 38: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
+	12, // 39: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
+	14, // 40: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
+	16, // 41: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
+	22, // 42: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
+	24, // 43: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
+	26, // 44: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
+	28, // 45: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
+	30, // 46: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
+	32, // 47: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
+	35, // 48: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
+	37, // 49: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
+	7,  // 50: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
+	9,  // 51: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
+	11, // 52: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
+	13, // 53: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
+	15, // 54: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
+	17, // 55: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
+	23, // 56: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
+	25, // 57: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
+	27, // 58: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
+	29, // 59: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
+	31, // 60: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
+	33, // 61: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
+	36, // 62: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
+	38, // 63: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
+	50, // [50:64] is the sub-list for method output_type
+	36, // [36:50] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_perigee_admin_v1_admin_proto_init() }

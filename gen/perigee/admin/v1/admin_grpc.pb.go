@@ -58,7 +58,7 @@ type AdminServiceClient interface {
 	GetTopic(ctx context.Context, in *GetTopicRequest, opts ...grpc.CallOption) (*GetTopicResponse, error)
 	// ListTopics answers all topics of a namespace in the order of their names.
 	ListTopics(ctx context.Context, in *ListTopicsRequest, opts ...grpc.CallOption) (*ListTopicsResponse, error)
-	// UpdateTopic changes the permission, the number of queues or the retention of
+	// UpdateTopic changes the permission, the number of queues, the retention or the dedup of
 	// a topic.
 	UpdateTopic(ctx context.Context, in *UpdateTopicRequest, opts ...grpc.CallOption) (*UpdateTopicResponse, error)
 	// DeleteTopic removes a topic together with its messages.
@@ -258,7 +258,7 @@ type AdminServiceServer interface {
 	GetTopic(context.Context, *GetTopicRequest) (*GetTopicResponse, error)
 	// ListTopics answers all topics of a namespace in the order of their names.
 	ListTopics(context.Context, *ListTopicsRequest) (*ListTopicsResponse, error)
-	// UpdateTopic changes the permission, the number of queues or the retention of
+	// UpdateTopic changes the permission, the number of queues, the retention or the dedup of
 	// a topic.
 	UpdateTopic(context.Context, *UpdateTopicRequest) (*UpdateTopicResponse, error)
 	// DeleteTopic removes a topic together with its messages.

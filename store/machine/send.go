@@ -1,0 +1,87 @@
+package machine
+
+import (
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/keyspace"
+)
+
+// Stored is what a send has come to for one message.
+type Stored struct {
+	keyspace.Sent
+	// Repeated says that an earlier send stored the message.
+	Repeated bool
+}
+
+func (m *Machine) applySend(rec Record, res *Result) error {
+	v, err := command.ViewSend(rec.Payload)
+	if err != nil {
+		return err
+	}
+	t, err := m.writable(v.Topic, v.Queue)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		res.Err = m.cannotWrite(v.Topic, v.Queue)
+		return nil
+	}
+	if err := m.forgetRepeats(v.Time); err != nil {
+		return err
+	}
+	for i := range v.Count {
+		msg := v.Next()
+		stored, err := m.store(t, &v, &msg, mq.PendingID(rec.Index<<pendingBits|uint64(i)), rec.PayloadPos)
+		if err != nil {
+			return err
+		}
+		res.Stored = append(res.Stored, stored)
+	}
+	return v.Done()
+}
+
+// store stores one message of a send, unless it is known already.
+func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage, id mq.PendingID, payload uint64) (Stored, error) {
+	repeat := keyspace.Repeat{Topic: t.ID, ID: msg.ID, Content: msg.Content}
+	if v.Window > 0 {
+		sent, found, err := m.repeated(&repeat, v.Time, v.Window)
+		if found || err != nil {
+			return Stored{Sent: sent, Repeated: true}, err
+		}
+	}
+	sent := keyspace.Sent{StoreTime: v.Time, Queue: v.Queue}
+	state, at := waitsFor(msg, v.Time)
+	if state == 0 {
+		sent.Offset = t.queues[v.Queue].next
+		if err := m.enqueue(t, v.Queue, msg.StoredMessage, v.Time, payload); err != nil {
+			return Stored{}, err
+		}
+	} else {
+		sent.Pending = id
+		err := m.putPending(id, &keyspace.Pending{
+			State: state, Topic: t.ID, Queue: v.Queue, Pos: payload + uint64(msg.Start), Size: uint32(msg.Size),
+			StoreTime: v.Time, At: at, Recovery: msg.Recovery, ID: idHash(msg.ID),
+		})
+		if err != nil {
+			return Stored{}, err
+		}
+	}
+	if v.Window > 0 {
+		if err := m.remember(&repeat, v.Time, v.Window, sent); err != nil {
+			return Stored{}, err
+		}
+	}
+	return Stored{Sent: sent}, nil
+}
+
+// waitsFor returns what a message waits for before it comes into its queue, and until
+// when; 0 for one that goes there at once.
+func waitsFor(msg *command.SentMessage, now int64) (keyspace.PendingState, int64) {
+	switch {
+	case msg.Type == mq.Delay && msg.DeliverAt > now:
+		return keyspace.Timed, msg.DeliverAt
+	case msg.Type == mq.Transaction:
+		return keyspace.Half, int64(visibleAt(now, msg.Recovery))
+	}
+	return 0, 0
+}
