@@ -51,12 +51,12 @@ const (
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
-	memory := share{budget: s.budget}
+	memory := s.shareOf(c, r)
 	defer memory.release()
 	r.Reserve = memory.reserve
 	var got []mq.Delivery
 	if err == nil {
-		got, err = s.receive(ctx, c, r)
+		got, err = s.receive(ctx, c, r, memory)
 	}
 	if err != nil {
 		if !pause(ctx, min(errorPause-time.Since(start), room(ctx))) {
@@ -159,7 +159,7 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
-func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
+func (s *Server) receive(ctx context.Context, c client, r receive, memory *share) ([]mq.Delivery, error) {
 	session := s.sessions.Touch(c.ID)
 	session.Note(c.about())
 	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
@@ -182,7 +182,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	if !r.AutoRenew {
 		return got, nil
 	}
-	s.renewals.add(c, r.Group, got)
+	s.renewals.add(c, r.Group, got, memory.found)
 	// Only now: a goodbye from here on finds what was added.
 	if s.sessions.Get(c.ID) != session {
 		s.giveBack(ctx, got)

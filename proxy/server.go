@@ -136,8 +136,9 @@ type Server struct {
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
-	budget    *budget        // of bytes in deliveries
-	sends     sendBudget     // of bytes in sends
+	sends     *budget        // of their bytes
+	// deliveries are messages on their way to consumers.
+	deliveries *budget
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -155,12 +156,11 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
-	s.budget = newBudget(opts.DeliveryMemory)
+	s.deliveries, s.sends = newDeliveryBudget(opts.DeliveryMemory), newSendBudget(opts.SendBudget)
 	if opts.Tracer != nil {
 		s.tracing = &tracing{tracer: opts.Tracer}
 		s.store = tracedStore{s.store, s.tracing}
 	}
-	s.sends.limit = opts.SendBudget
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)
