@@ -43,7 +43,7 @@ const (
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
-// in flight as it may, too many receives wait, or so much is on its way to consumers
+// in flight as it may, too many receives wait, as many clients are known as may be, or so much is on its way to consumers
 // that do not read that no more is read into memory).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
@@ -160,8 +160,10 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
 func (s *Server) receive(ctx context.Context, c client, r receive, memory *share) ([]mq.Delivery, error) {
-	session := s.sessions.Touch(c.ID)
-	session.Note(c.about())
+	session, err := s.touch(c)
+	if err != nil {
+		return nil, err
+	}
 	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
