@@ -26,8 +26,8 @@ const (
 	maxRenew        = mq.MaxRetryDelay
 	// A third of a slice must be enough for a round of the store on a slow disk.
 	minRenew       = 2 * time.Second
-	maxCount        = 1_000_000_000
-	maxConnections  = 10_000_000
+	maxCount       = 1_000_000_000
+	maxConnections = 10_000_000
 	// A receive may find 4 MiB, and one connection gets half.
 	minDeliveryMemory = 8 << 20
 	maxDeliveryMemory = 1 << 40

@@ -14,8 +14,8 @@ type Table struct {
 	limits   Limits
 	settings atomic.Int64 // bytes of all settings that are kept
 	timeout  time.Duration
-	ended   func(*Session)
-	start   time.Time
+	ended    func(*Session)
+	start    time.Time
 
 	mu struct {
 		sync.RWMutex
