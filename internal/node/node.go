@@ -210,6 +210,9 @@ func (n *node) openTiers() (err error) {
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups, AutoCreateLimit: n.cfg.AutoCreateLimit,
 		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
 	})
+	if errors.Is(err, router.ErrInUse) {
+		return fmt.Errorf("data_dir %s: %w; stop that process, or set data_dir to another folder", n.cfg.DataDir, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -205,9 +206,30 @@ func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = dir, "127.0.0.1:0", "127.0.0.1:0"
 	err := node.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(node.Info) { t.Error("ready") })
+	require.ErrorContains(t, err, "data_dir "+dir)
 	require.ErrorContains(t, err, "in use by another process")
+	require.ErrorContains(t, err, "set data_dir to another folder")
 	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, r.send(t, "missing").GetCode(), "the first one is unharmed")
 	r.stop(t)
+}
+
+func TestAnAddressInUseIsNamedWithItsKey(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	address := taken.Addr().String()
+	for key, set := range map[string]func(*config.Config){
+		"http_listen":         func(c *config.Config) { c.HTTPListen = address },
+		"grpc_listen":         func(c *config.Config) { c.GRPCListen = address },
+		"listeners[0].listen": func(c *config.Config) { c.Listeners = []config.Listener{{Listen: address}} },
+	} {
+		cfg := config.Default()
+		cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+		set(&cfg)
+		err := node.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(node.Info) { t.Error("ready") })
+		require.ErrorContains(t, err, key+": listen tcp "+address+": ")
+		require.ErrorContains(t, err, "set "+key+" to another address")
+	}
 }
 
 func TestLimitsOfTheConfigurationReachTheTiers(t *testing.T) {
