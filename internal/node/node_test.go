@@ -7,14 +7,17 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -230,6 +233,25 @@ func TestAnAddressInUseIsNamedWithItsKey(t *testing.T) {
 		require.ErrorContains(t, err, key+": listen tcp "+address+": ")
 		require.ErrorContains(t, err, "set "+key+" to another address")
 	}
+}
+
+func TestOnlySendsAreLarge(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-mq-client-id", "tester")
+	_, err := r.rmq.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: &rmqpb.Resource{Name: strings.Repeat("x", 5<<20)}})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.ErrorContains(t, err, "4194304")
+	r.topic(t, "orders")
+	var large []*rmqpb.Message
+	for range 2 {
+		large = append(large, &rmqpb.Message{
+			Topic: &rmqpb.Resource{Name: "orders"}, Body: make([]byte, 3<<20), SystemProperties: &rmqpb.SystemProperties{MessageId: "1"},
+		})
+	}
+	resp, err := r.rmq.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: large})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, resp.GetStatus().GetCode(), resp.GetStatus().GetMessage())
+	r.stop(t)
 }
 
 func TestLimitsOfTheConfigurationReachTheTiers(t *testing.T) {
