@@ -29,6 +29,9 @@ type embedded struct {
 	logger *pebbleLogger
 }
 
+// ErrInUse says that another process has opened the metadata.
+var ErrInUse = errors.New("in use by another process")
+
 // openEmbedded opens the database in dir, and makes a new one when dir is
 // missing or empty. onFailure is called once when it has stopped for good.
 func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (_ *embedded, err error) {
@@ -40,7 +43,7 @@ func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (_ 
 	}
 	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
 	if e.lock, err = pebble.LockDirectory(dir, fs); err != nil {
-		return nil, fmt.Errorf("in use by another process: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	defer func() {
 		if err != nil {

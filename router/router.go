@@ -35,6 +35,9 @@ type Options struct {
 	// create what is missing.
 	AutoCreateTopics bool
 	AutoCreateGroups bool
+	// AutoCreateLimit is with how many topics, or groups, they create no more of them,
+	// however those were made; 0: they always do. Dead-letter topics do not count.
+	AutoCreateLimit int
 	// DefaultQueues is the number of queues on each shard of a topic that asks
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
@@ -56,6 +59,7 @@ type Router struct {
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
 	autoCreateGroups bool
+	autoCreateLimit  int
 	defaultQueues    int32
 
 	current atomic.Pointer[snapshot]
@@ -103,6 +107,7 @@ func open(opts Options) (*Router, error) {
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
 		autoCreateGroups: opts.AutoCreateGroups,
+		autoCreateLimit:  opts.AutoCreateLimit,
 		defaultQueues:    opts.DefaultQueues,
 		closed:           make(chan struct{}),
 	}

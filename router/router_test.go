@@ -458,3 +458,30 @@ func TestAFailedCommitStopsTheRouterForGood(t *testing.T) {
 	require.NoError(t, r.Close())
 	require.Equal(t, 1, backend.closed)
 }
+
+func TestSoManyTopicsAndGroupsAreMadeOnFirstUseAndNoMore(t *testing.T) {
+	r := mustOpen(t, vfs.NewMem(), func(o *Options) {
+		o.AutoCreateTopics, o.AutoCreateGroups, o.AutoCreateLimit = true, true, 2
+	})
+	createGroup(t, r, GroupSpec{Resource: name("made")})
+	createTopic(t, r, TopicSpec{Resource: name("made")})
+	_, err := r.EnsureGroup(t.Context(), name("second"))
+	require.NoError(t, err)
+	_, err = r.EnsureTopic(t.Context(), name("second"))
+	require.NoError(t, err, "topics for dead letters do not count")
+
+	_, err = r.EnsureGroup(t.Context(), name("third"))
+	require.ErrorIs(t, err, mq.ErrGroupNotFound)
+	require.ErrorContains(t, err, `"third", and with 2 groups no more are made on first use (auto_create_limit); create it with: perigee group create third`)
+	_, err = r.EnsureTopic(t.Context(), name("third"))
+	require.ErrorIs(t, err, mq.ErrTopicNotFound)
+	require.ErrorContains(t, err, "with 2 topics no more are made on first use (auto_create_limit)")
+
+	// What is there is found, and what somebody creates is created.
+	_, err = r.EnsureGroup(t.Context(), name("second"))
+	require.NoError(t, err)
+	createGroup(t, r, GroupSpec{Resource: name("third")})
+	createTopic(t, r, TopicSpec{Resource: name("third")})
+	_, err = r.EnsureSystemGroup(t.Context(), GroupSpec{Resource: name(mq.SystemGroupPrefix + "x")})
+	require.NoError(t, err, "the server's own")
+}
