@@ -82,7 +82,7 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 		}
 		if !has {
 			sum.Findings++
-			opts.Found(Finding{Shard: name, File: logDir, Offset: -1, Problem: "is missing, but the metadata places topics on the shard"})
+			opts.Found(Finding{Shard: name, File: logDir, Offset: -1, Problem: noLog(fsys, logDir) + ", but the metadata places topics on the shard"})
 		}
 	}
 	for _, s := range sum.Shards {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -64,6 +65,59 @@ func TestMetadataThatIsGoneDeletesNoMessage(t *testing.T) {
 	require.Equal(t, rmqpb.Code_OK, code)
 	require.Equal(t, []string{"x"}, bodies)
 	r.stop(t)
+}
+
+func TestAShardWithAnotherNameIsNotBegunAnew(t *testing.T) {
+	renamed := func(c *config.Config) { c.Shard = "orders-0" }
+	for name, topics := range map[string]bool{"with topics": true, "without topics": false} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := start(t, dir)
+			if topics {
+				_, err := r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+				require.NoError(t, err)
+				require.Equal(t, rmqpb.Code_OK, r.send(t, "t").GetCode())
+			}
+			r.stop(t)
+			shards := filepath.Join(dir, node.StoreDir, "shards")
+			old := filepath.Join(shards, config.Default().Shard)
+			err := node.Run(t.Context(), configOf(dir, renamed), slog.New(slog.DiscardHandler), func(node.Info) {})
+			require.ErrorContains(t, err, "the configuration names shard orders-0")
+			require.ErrorContains(t, err, old)
+			require.ErrorContains(t, err, "set shard to "+config.Default().Shard+" again")
+			require.NoDirExists(t, filepath.Join(shards, "orders-0"), "nothing is made")
+			r = start(t, dir)
+			if topics {
+				_, bodies, err := r.receive(t.Context(), "t", 0)
+				require.NoError(t, err)
+				require.Equal(t, []string{"x"}, bodies)
+			}
+			r.stop(t)
+		})
+	}
+}
+
+func TestALogWithoutSegmentsIsNotBegunAnew(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	_, err := r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, r.send(t, "t").GetCode())
+	r.stop(t)
+	shardDir := filepath.Join(dir, node.StoreDir, "shards", config.Default().Shard)
+	require.NoError(t, os.Rename(shardDir, filepath.Join(t.TempDir(), "elsewhere")))
+	log := filepath.Join(shardDir, "log")
+	require.NoError(t, os.MkdirAll(log, 0o755))
+
+	err = node.Run(t.Context(), configOf(dir), slog.New(slog.DiscardHandler), func(node.Info) {})
+	require.ErrorContains(t, err, log+" has no segment of a log, but the metadata places topic t")
+	names, err := os.ReadDir(log)
+	require.NoError(t, err)
+	require.Empty(t, names, "nothing is made")
+	var found []string
+	_, err = node.Check(vfs.Default, dir, node.CheckOptions{Found: func(f node.Finding) { found = append(found, f.String()) }})
+	require.NoError(t, err)
+	require.Contains(t, found, log+": has no segment of a log, but the metadata places topics on the shard")
 }
 
 func TestAHealthWatchEndsWithTheNode(t *testing.T) {
