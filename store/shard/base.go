@@ -62,6 +62,10 @@ func Bases(fsys vfs.FS, dir string) ([]string, error) {
 
 // saveBase makes the base for a log that begins at begin. The views on disk must have
 // applied the command that says so. When it returns the base is durable.
+// errNotRemoved is a base that is of no use any more and could not be removed. Nothing is
+// lost by that.
+var errNotRemoved = errors.New("old base of the views not removed")
+
 func (s *Shard) saveBase(begin commitlog.Pos) error {
 	fsys, dir := s.opts.FS, s.opts.Dir
 	list, err := bases(fsys, dir)
@@ -70,7 +74,7 @@ func (s *Shard) saveBase(begin commitlog.Pos) error {
 	}
 	temp := fsys.PathJoin(dir, baseNew)
 	if err := fsys.RemoveAll(temp); err != nil { // left by a crash
-		return err
+		return fmt.Errorf("%w: %w", errNotRemoved, err)
 	}
 	err = s.checkpoint(temp)
 	if failure := s.Err(); failure != nil {
@@ -110,7 +114,7 @@ func (s *Shard) dropBases(begin commitlog.Pos) error {
 	for _, pos := range list {
 		if pos < begin {
 			if err := s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.opts.Dir, baseName(pos))); err != nil {
-				return fmt.Errorf("old base of the views: %w", err)
+				return fmt.Errorf("%w: %w", errNotRemoved, err)
 			}
 		}
 	}
