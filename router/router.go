@@ -39,6 +39,9 @@ type Options struct {
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
 	// OnFailure is called once when a write fails, with Err set: the router makes
+	// Admit, when not nil, is asked before a topic or group is created; its error
+	// refuses that, and nothing else. It must not call the router.
+	Admit func() error
 	// no change any more. The write may be one in the background. It must not call
 	// the router.
 	OnFailure func()
@@ -53,6 +56,7 @@ type Router struct {
 	logger           *slog.Logger
 	onFailure        func() // acts once
 	backend          Backend
+	admit            func() error
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
 	autoCreateGroups bool
@@ -100,6 +104,7 @@ func open(opts Options) (*Router, error) {
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		onFailure:        func() {},
 		backend:          opts.Backend,
+		admit:            func() error { return nil },
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
 		autoCreateGroups: opts.AutoCreateGroups,
@@ -107,6 +112,9 @@ func open(opts Options) (*Router, error) {
 		closed:           make(chan struct{}),
 	}
 	if opts.OnFailure != nil {
+	if opts.Admit != nil {
+		r.admit = opts.Admit
+	}
 		r.onFailure = sync.OnceFunc(opts.OnFailure)
 	}
 	if r.backend != nil {

@@ -165,6 +165,17 @@ func (s *Store) Err() error {
 	return errors.Join(errs...)
 }
 
+// AdmitNew returns why no topic or group may be created for want of disk space, or nil;
+// see shard.AdmitNew.
+func (s *Store) AdmitNew() error {
+	for _, name := range s.names {
+		if err := s.shards[name].AdmitNew(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Stats returns the counters of every shard by its name.
 func (s *Store) Stats() map[string]shard.Stats {
 	stats := make(map[string]shard.Stats, len(s.shards))

@@ -159,3 +159,27 @@ func TestMetadataFromBeforeADeletionIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, metadata)
 	require.ErrorContains(t, err, "older than the store")
 }
+
+func TestAFullDiskRefusesNewTopicsAndGroupsAndNoDeletion(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	_, err := r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+	require.NoError(t, err)
+	_, err = r.admin.CreateGroup(t.Context(), &adminpb.CreateGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	r.stop(t)
+
+	r = start(t, dir, func(c *config.Config) { c.Retention.Disk.Refuse = config.Watermark{Free: 1 << 60} })
+	_, err = r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "other"})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "new topics and groups are refused")
+	_, err = r.admin.CreateGroup(t.Context(), &adminpb.CreateGroupRequest{Name: "other"})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	_, err = r.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "t"})
+	require.NoError(t, err, "it is there already")
+	_, err = r.admin.DeleteGroup(t.Context(), &adminpb.DeleteGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	_, err = r.admin.DeleteTopic(t.Context(), &adminpb.DeleteTopicRequest{Name: "t"})
+	require.NoError(t, err)
+	r.stop(t)
+}

@@ -207,7 +207,7 @@ func (n *node) openTiers() (err error) {
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Admit: n.admitNew, Logger: n.logger, OnFailure: n.notServing,
 	})
 	if err != nil {
 		return err
@@ -229,6 +229,15 @@ func (n *node) openTiers() (err error) {
 		return err
 	}
 	n.metrics.store.Store(n.store)
+	return nil
+}
+
+// admitNew returns why no topic or group may be created: metadata shares the disk of the
+// store. Nobody asks before the store is open.
+func (n *node) admitNew() error {
+	if s := n.metrics.store.Load(); s != nil {
+		return s.AdmitNew()
+	}
 	return nil
 }
 
