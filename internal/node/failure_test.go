@@ -67,6 +67,14 @@ func TestMetadataThatIsGoneDeletesNoMessage(t *testing.T) {
 	r.stop(t)
 }
 
+// refusal returns why a node does not start. One that starts is ended.
+func refusal(t *testing.T, cfg config.Config) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	return node.Run(ctx, cfg, slog.New(slog.DiscardHandler), func(node.Info) { cancel() })
+}
+
 func TestAShardWithAnotherNameIsNotBegunAnew(t *testing.T) {
 	renamed := func(c *config.Config) { c.Shard = "orders-0" }
 	for name, topics := range map[string]bool{"with topics": true, "without topics": false} {
@@ -81,7 +89,7 @@ func TestAShardWithAnotherNameIsNotBegunAnew(t *testing.T) {
 			r.stop(t)
 			shards := filepath.Join(dir, node.StoreDir, "shards")
 			old := filepath.Join(shards, config.Default().Shard)
-			err := node.Run(t.Context(), configOf(dir, renamed), slog.New(slog.DiscardHandler), func(node.Info) {})
+			err := refusal(t, configOf(dir, renamed))
 			require.ErrorContains(t, err, "the configuration names shard orders-0")
 			require.ErrorContains(t, err, old)
 			require.ErrorContains(t, err, "set shard to "+config.Default().Shard+" again")
@@ -109,7 +117,7 @@ func TestALogWithoutSegmentsIsNotBegunAnew(t *testing.T) {
 	log := filepath.Join(shardDir, "log")
 	require.NoError(t, os.MkdirAll(log, 0o755))
 
-	err = node.Run(t.Context(), configOf(dir), slog.New(slog.DiscardHandler), func(node.Info) {})
+	err = refusal(t, configOf(dir))
 	require.ErrorContains(t, err, log+" has no segment of a log, but the metadata places topic t")
 	names, err := os.ReadDir(log)
 	require.NoError(t, err)
