@@ -178,6 +178,9 @@ func equalStart(a, b mq.StartPosition) bool {
 }
 
 func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
+	if err := r.admit(); err != nil {
+		return nil, fmt.Errorf("group %s: %w", spec.Resource, err)
+	}
 	id, err := e.newGroupID()
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func (e *embedded) open() error {
 	compactions := failstop.NewCompactions(func() bool { return e.logger.failure() != nil })
 	opts := &pebble.Options{
 		FS:            failstop.New(e.fs, e.logger.fail),
-		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail},
+		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail, DataCorruption: e.logger.damaged},
 	}
 	opts.Experimental.CompactionScheduler = compactions
 	db, err := e.openDB(opts)
@@ -95,7 +95,9 @@ func (e *embedded) openDB(opts *pebble.Options) (db *pebble.DB, err error) {
 // openReadOnly opens a database that is there and changes nothing. One whose manifest
 // is damaged is refused.
 func (e *embedded) openReadOnly() (*pebble.DB, error) {
-	db, err := e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true})
+	db, err := e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true, EventListener: &pebble.EventListener{
+		DataCorruption: func(pebble.DataCorruptionInfo) {}, // whoever reads gets it as an error
+	}})
 	if err != nil {
 		return nil, err
 	}
@@ -356,6 +358,21 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	}
 	l.fail(fmt.Errorf(format, args...))
 }
+
+// damaged ends the backend when a table is not what was written. Left to itself,
+// Pebble words this with the stacks of all its callers.
+func (l *pebbleLogger) damaged(info pebble.DataCorruptionInfo) {
+	err := damageIn(info)
+	l.log.Error("metadata database is damaged", "error", err)
+	l.fail(err)
+}
+
+// damageIn says which table is damaged, and where, in one line.
+func damageIn(info pebble.DataCorruptionInfo) *DamageError {
+	return &DamageError{File: info.Path, Reason: oneLine(info.Details)}
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func (l *pebbleLogger) fail(err error) {
 	l.mu.Lock()

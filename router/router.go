@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/perigee-mq/perigee/mq"
 )
@@ -41,6 +42,9 @@ type Options struct {
 	// DefaultQueues is the number of queues on each shard of a topic that asks
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
+	// Admit, when not nil, is asked before a topic or group is created; its error
+	// refuses that, and nothing else. It must not call the router.
+	Admit func() error
 	// OnFailure is called once when a write fails, with Err set: the router makes
 	// no change any more. The write may be one in the background. It must not call
 	// the router.
@@ -55,6 +59,7 @@ type Options struct {
 type Router struct {
 	logger           *slog.Logger
 	onFailure        func() // acts once
+	admit            func() error
 	backend          Backend
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
@@ -103,6 +108,7 @@ func open(opts Options) (*Router, error) {
 	r := &Router{
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		onFailure:        func() {},
+		admit:            func() error { return nil },
 		backend:          opts.Backend,
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
@@ -110,6 +116,9 @@ func open(opts Options) (*Router, error) {
 		autoCreateLimit:  opts.AutoCreateLimit,
 		defaultQueues:    opts.DefaultQueues,
 		closed:           make(chan struct{}),
+	}
+	if opts.Admit != nil {
+		r.admit = opts.Admit
 	}
 	if opts.OnFailure != nil {
 		r.onFailure = sync.OnceFunc(opts.OnFailure)
@@ -167,6 +176,8 @@ func located(err error, verb, file string) error {
 	case errors.As(err, &version):
 		version.File = cmp.Or(version.File, file)
 		return version
+	case pebble.ExtractDataCorruptionInfo(err) != nil:
+		return damageIn(*pebble.ExtractDataCorruptionInfo(err))
 	default:
 		return fmt.Errorf("%s metadata in %s: %w", verb, file, err)
 	}

@@ -485,3 +485,43 @@ func TestSoManyTopicsAndGroupsAreMadeOnFirstUseAndNoMore(t *testing.T) {
 	_, err = r.EnsureSystemGroup(t.Context(), GroupSpec{Resource: name(mq.SystemGroupPrefix + "x")})
 	require.NoError(t, err, "the server's own")
 }
+
+func TestWhatIsNotAdmittedIsNotCreatedAndTheRestGoesOn(t *testing.T) {
+	refusal := error(nil)
+	r, err := Open(Options{
+		FS: vfs.NewMem(), Dir: "meta", Shards: []string{"s1"}, AutoCreateTopics: true, AutoCreateGroups: true, Admit: func() error { return refusal },
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	old, other := mq.Resource{Name: "old"}, mq.Resource{Name: "other"}
+	_, _, err = r.CreateTopic(t.Context(), TopicSpec{Resource: old})
+	require.NoError(t, err)
+	_, _, err = r.CreateGroup(t.Context(), GroupSpec{Resource: old})
+	require.NoError(t, err)
+
+	refusal = mq.ErrStoreFull
+	revision := r.Revision()
+	_, _, err = r.CreateTopic(t.Context(), TopicSpec{Resource: other})
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, err = r.EnsureTopic(t.Context(), other)
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, _, err = r.CreateGroup(t.Context(), GroupSpec{Resource: other})
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, err = r.EnsureGroup(t.Context(), other)
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	require.ErrorContains(t, err, "group other")
+	require.Equal(t, revision, r.Revision())
+
+	_, created, err := r.CreateTopic(t.Context(), TopicSpec{Resource: old})
+	require.NoError(t, err)
+	require.False(t, created)
+	_, err = r.EnsureGroup(t.Context(), old)
+	require.NoError(t, err)
+	retention := time.Hour
+	_, err = r.UpdateTopic(t.Context(), old, TopicUpdate{Retention: &retention})
+	require.NoError(t, err)
+	_, err = r.DeleteTopic(t.Context(), old)
+	require.NoError(t, err)
+	_, err = r.DeleteGroup(t.Context(), old)
+	require.NoError(t, err)
+}

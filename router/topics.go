@@ -139,6 +139,9 @@ func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
 }
 
 func (r *Router) addTopic(e *edit, spec TopicSpec) (*mq.Topic, error) {
+	if err := r.admit(); err != nil {
+		return nil, fmt.Errorf("topic %s: %w", spec.Resource, err)
+	}
 	id, err := e.newTopicID()
 	if err != nil {
 		return nil, err

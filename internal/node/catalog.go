@@ -180,8 +180,12 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return limit(r.DiskRefuse) },
 	},
 	{
-		family{"perigee.disk.full.refused", counter, none, ofShard, "Sends, receives and dead letters refused for want of disk space."},
+		family{"perigee.disk.full.refused", counter, none, ofShard, "Sends, receives, dead letters and new topics and groups refused for want of disk space."},
 		func(r *shardReading) float64 { return float64(r.StoreFull) },
+	},
+	{
+		family{"perigee.log.removals.failed", counter, none, ofShard, "Removals of files no longer needed that failed. They take room, and are tried again."},
+		func(r *shardReading) float64 { return float64(r.NotRemoved) },
 	},
 }
 

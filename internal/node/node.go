@@ -208,7 +208,7 @@ func (n *node) openTiers() (err error) {
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups, AutoCreateLimit: n.cfg.AutoCreateLimit,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Admit: n.admitNew, Logger: n.logger, OnFailure: n.notServing,
 	})
 	if errors.Is(err, router.ErrInUse) {
 		return fmt.Errorf("data_dir %s: %w; stop that process, or set data_dir to another folder", n.cfg.DataDir, err)
@@ -233,6 +233,15 @@ func (n *node) openTiers() (err error) {
 		return err
 	}
 	n.metrics.store.Store(n.store)
+	return nil
+}
+
+// admitNew returns why no topic or group may be created: metadata shares the disk of the
+// store. Nobody asks before the store is open.
+func (n *node) admitNew() error {
+	if s := n.metrics.store.Load(); s != nil {
+		return s.AdmitNew()
+	}
 	return nil
 }
 

@@ -192,3 +192,40 @@ func TestTrimAndRestoreOnADisk(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 }
+
+func TestViewsAreNotRestoredFromADamagedLog(t *testing.T) {
+	for name, tt := range map[string]struct {
+		harm func(t *testing.T, fs vfs.FS, segment string)
+		want string
+	}{
+		"a changed byte": {func(t *testing.T, fs vfs.FS, segment string) {
+			b := contents(t, fs, segment)
+			b[100] ^= 1 // in the first record of the file
+			rewrite(t, fs, segment, b)
+		}, ".log:"},
+		"a lost end, with the file SYNCED": {func(t *testing.T, fs vfs.FS, segment string) {
+			rewrite(t, fs, segment, contents(t, fs, segment)[:64])
+			require.NoError(t, fs.Remove("node/shard/log/SYNCED"))
+		}, "the views have applied record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs, _ := filled(t)
+				var segment string
+				for _, file := range filesIn(t, fs, shard.LogDir(fs, "node/shard")) {
+					if strings.HasSuffix(file, ".log") {
+						segment = file // the last one
+					}
+				}
+				tt.harm(t, fs, segment)
+				before := size(fs, "node/shard")
+				_, err := shard.RestoreViews(fs, "node/shard")
+				require.ErrorContains(t, err, "the log is damaged")
+				require.ErrorContains(t, err, tt.want)
+				_, err = fs.Stat(shard.ViewsDir(fs, "node/shard"))
+				require.NoError(t, err, "they stay")
+				require.Equal(t, before, size(fs, "node/shard"))
+			})
+		})
+	}
+}

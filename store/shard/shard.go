@@ -194,7 +194,10 @@ func Open(opts Options) (*Shard, error) {
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
 	}
 	if opts.Retention.Enabled() {
-		r := &retainer{s: s, begin: s.machine.LogBegin()}
+		r := &retainer{s: s}
+		if begin := commitlog.Pos(s.machine.LogBegin().Pos); s.log.Segments()[0].Base < begin {
+			r.pending = begin // an earlier life was interrupted
+		}
 		r.measure() // before the first send
 		s.running.Go(func() { s.retain(r) })
 	}
