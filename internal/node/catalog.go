@@ -257,7 +257,7 @@ var logMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.views.Sublevels) },
 	},
 	{
-		family{"perigee.views.memory", gauge, bytes, ofShard, "Effects in memory that wait to be written. The shard waits above 128 MiB."},
+		family{"perigee.views.memory", gauge, bytes, ofShard, "Effects in memory that wait to be written. The shard waits above 128 MiB, with a memory limit below 2 GiB above a sixteenth of it."},
 		func(r *shardReading) float64 { return float64(r.views.MemTable) },
 	},
 	{

@@ -19,7 +19,7 @@ import (
 // the path of its base.
 func based(t *testing.T) (fs *vfs.MemFS, kept []string, base string) {
 	fs = vfs.NewCrashableMem()
-	s := keeping(t, fs, shard.FlushSync, shard.Retention{Age: time.Hour})
+	s := keeping(t, fs, shard.FlushSync, shard.Retention{Age: time.Hour, Interval: time.Minute})
 	for range 3 { // each time the log is trimmed
 		fill(t, s, topicOf(2), 60)
 		time.Sleep(2 * time.Hour)
@@ -141,7 +141,8 @@ func TestBaseThatIsDamagedIsNamedAndNothingIsMoved(t *testing.T) {
 }
 
 func TestRestoreMayBeInterruptedAnywhereAndRepeated(t *testing.T) {
-	for k, done := 0, false; !done; k++ {
+	first, step := eachOperation(t)
+	for k, done := first, false; !done; k += step {
 		synctest.Test(t, func(t *testing.T) {
 			mem, kept, _ := based(t)
 			flip(t, mem, shard.ViewsDir(mem, "shard"), ".sst")
@@ -210,7 +211,7 @@ func TestViewsAreNotRestoredFromADamagedLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fs, _ := filled(t)
+				fs := filled(t)
 				var segment string
 				for _, file := range filesIn(t, fs, shard.LogDir(fs, "node/shard")) {
 					if strings.HasSuffix(file, ".log") {
