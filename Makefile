@@ -16,6 +16,9 @@ NODE     := sdktest/node
 
 # Set to 1 to leave out what takes long.
 SHORT    ?=
+# Packages that test and race leave out, separated by spaces: WITHOUT="internal/torture".
+WITHOUT  ?=
+PACKAGES  = $(if $(strip $(WITHOUT)),$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(WITHOUT))),./...)
 # Time for each fuzz target.
 FUZZTIME ?= 10s
 # How often the crash test kills the server.
@@ -63,11 +66,11 @@ lint: ## Check format, go vet, golangci-lint and buf lint.
 	$(BUF) format --diff --exit-code
 
 test: ## Run the tests, those of bench/ too (SHORT=1 for the quick ones).
-	$(GO) test -timeout 20m $(if $(SHORT),-short) ./...
+	$(GO) test -timeout 20m $(if $(SHORT),-short) $(PACKAGES)
 	cd bench && $(GO) test $(if $(SHORT),-short) ./...
 
 race: ## Run the tests with the race detector (SHORT=1 for the quick ones).
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(if $(SHORT),-short) ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(if $(SHORT),-short) $(PACKAGES)
 
 fuzz: ## Run every fuzz target for FUZZTIME each.
 	@set -e -o pipefail; \
@@ -97,9 +100,9 @@ torture: KILLS = $(if $(SHORT),3,100)
 torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
 	PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
-		$(GO) test $(if $(SHORT),-short) ./internal/torture/... -count=1 -timeout 60m || status=1; \
+		$(GO) test ./internal/torture/... -count=1 -timeout 60m || status=1; \
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
-		$(GO) test $(if $(SHORT),-short) ./internal/crashtest -count=1 -timeout 60m || status=1; \
+		$(GO) test ./internal/crashtest -count=1 -timeout 60m || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
 
 churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.

@@ -60,10 +60,11 @@ func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 		if err != nil {
 			return nil, err
 		}
+		var room *claim
 		if size > s.opts.MaxRequestSize {
 			err = refuse(rmqpb.Code_PAYLOAD_TOO_LARGE, "the request has %d bytes, the limit is %d", size, s.opts.MaxRequestSize)
 		} else {
-			err = s.sends.acquire(ctx, size)
+			room, err = s.acquireSend(ctx, size)
 		}
 		if err != nil {
 			return refuseSend(ctx, srv, interceptor, s.statusOf(ctx, err))
@@ -73,7 +74,7 @@ func (s *Server) admitSend(next grpc.MethodHandler) grpc.MethodHandler {
 		var released atomic.Bool
 		release := func() {
 			if !released.Swap(true) {
-				s.sends.release(size)
+				room.release()
 			}
 		}
 		defer release()

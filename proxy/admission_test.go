@@ -21,87 +21,6 @@ import (
 	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
-func TestBudgetGivesRoomInTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const unit = 1 << 20
-		b := &sendBudget{limit: 10 * unit}
-		require.NoError(t, b.acquire(t.Context(), 8*unit))
-		got := make(chan int, 2)
-		ask := func(n int) {
-			go func() {
-				if b.acquire(t.Context(), n*unit) == nil {
-					got <- n
-				}
-			}()
-			synctest.Wait()
-		}
-		ask(5) // does not fit
-		ask(1) // fits, and waits behind it
-		require.Empty(t, got)
-		b.release(8 * unit)
-		require.ElementsMatch(t, []int{5, 1}, []int{<-got, <-got})
-		b.release(5 * unit)
-		b.release(unit)
-		require.NoError(t, b.acquire(t.Context(), 1000*unit), "one that is larger than all of it gets all of it")
-		start := time.Now()
-		require.ErrorIs(t, b.acquire(t.Context(), unit), mq.ErrBusy)
-		require.Equal(t, sendWait, time.Since(start))
-		b.release(1000 * unit)
-		require.NoError(t, b.acquire(t.Context(), 10*unit), "nothing is left of those that gave up")
-	})
-}
-
-func TestBudgetLetsASmallOnePassWhenTheLargeOneBeforeItGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const unit = 1 << 20
-		b := &sendBudget{limit: 10 * unit}
-		require.NoError(t, b.acquire(t.Context(), 8*unit))
-		ctx, cancel := context.WithCancel(t.Context())
-		large, small := make(chan error, 1), make(chan error, 1)
-		go func() { large <- b.acquire(ctx, 10*unit) }()
-		synctest.Wait()
-		go func() { small <- b.acquire(t.Context(), 2*unit) }()
-		synctest.Wait()
-		cancel()
-		require.ErrorIs(t, <-large, context.Canceled)
-		require.NoError(t, <-small)
-	})
-}
-
-func TestSmallRequestsDoNotWaitBehindLargeOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &sendBudget{limit: 16 * smallRequest}
-		require.NoError(t, b.acquire(t.Context(), 16*smallRequest))
-		waiting := make(chan error, 1)
-		go func() { waiting <- b.acquire(t.Context(), 16*smallRequest) }()
-		synctest.Wait()
-		start := time.Now()
-		require.NoError(t, b.acquire(t.Context(), smallRequest))
-		require.NoError(t, b.acquire(t.Context(), smallRequest))
-		require.Zero(t, time.Since(start))
-		require.ErrorIs(t, <-waiting, mq.ErrBusy)
-		require.ErrorIs(t, b.acquire(t.Context(), smallRequest), mq.ErrBusy, "there is no more for them either")
-		b.release(smallRequest)
-		b.release(smallRequest)
-		b.release(16 * smallRequest)
-		require.Zero(t, b.mu.used)
-	})
-}
-
-func TestBudgetRefusesAtOnceWhatWouldWaitBehindTooMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &sendBudget{limit: 1}
-		require.NoError(t, b.acquire(t.Context(), 1))
-		for range sendQueue {
-			go func() { _ = b.acquire(t.Context(), 1) }() // refused in the end
-		}
-		synctest.Wait()
-		start := time.Now()
-		require.ErrorIs(t, b.acquire(t.Context(), 1), mq.ErrBusy)
-		require.Zero(t, time.Since(start))
-	})
-}
-
 // countedConn counts the bytes a client writes.
 type countedConn struct {
 	net.Conn
@@ -155,7 +74,8 @@ func TestASendThatDoesNotFitIsRefusedBeforeItIsRead(t *testing.T) {
 		require.Equal(t, rmqpb.Code_OK, send().GetStatus().GetCode())
 		require.Greater(t, written.Load(), int64(4<<20))
 
-		require.NoError(t, s.sends.acquire(t.Context(), 2<<20)) // another one is under way
+		other, err := s.acquireSend(t.Context(), 2<<20)
+		require.NoError(t, err)
 		before, start := written.Load(), time.Now()
 		resp := send()
 		require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, resp.GetStatus().GetCode())
@@ -165,7 +85,7 @@ func TestASendThatDoesNotFitIsRefusedBeforeItIsRead(t *testing.T) {
 		require.Less(t, written.Load()-before, int64(1<<20))
 		require.Equal(t, []rmqpb.Code{rmqpb.Code_OK, rmqpb.Code_TOO_MANY_REQUESTS}, codes, "refusals are counted")
 
-		s.sends.release(2 << 20)
+		other.release()
 		require.Equal(t, rmqpb.Code_OK, send().GetStatus().GetCode(), "the connection is as good as before")
 		require.Len(t, append(s.leased(t, "a", "g", 32, 0), s.leased(t, "a", "g", 32, 0)...), 2, "nothing of the refused one")
 		require.Zero(t, s.sends.mu.used)
@@ -271,10 +191,12 @@ func TestSendsThatDoNotArriveHoldNoRoomForLong(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		require.ErrorIs(t, s.sends.acquire(t.Context(), 1<<20), mq.ErrBusy)
+		_, err := s.acquireSend(t.Context(), 1<<20)
+		require.ErrorIs(t, err, mq.ErrBusy)
 		time.Sleep(slowSend)
-		require.NoError(t, s.sends.acquire(t.Context(), 8<<20), "they have sent nothing, and take nothing")
-		s.sends.release(8 << 20)
+		all, err := s.acquireSend(t.Context(), 8<<20)
+		require.NoError(t, err, "they have sent nothing, and take nothing")
+		all.release()
 		close(gone)
 		for range 2 {
 			require.ErrorIs(t, <-ended, io.ErrUnexpectedEOF)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/quirks"
+	"github.com/perigee-mq/perigee/proxy/session"
 	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
@@ -53,6 +55,18 @@ func (s *Server) caller(ctx context.Context) (client, error) {
 	session := s.sessions.Seen(c.ID)
 	s.heard(c, session != nil)
 	return c, nil
+}
+
+// touch notes a sign of life of the client and returns its session, made if there is
+// none. The error wraps mq.ErrBusy: there are as many as may be.
+func (s *Server) touch(c client) (*session.Session, error) {
+	one := s.sessions.Touch(c.ID)
+	if one == nil {
+		return nil, fmt.Errorf("this server knows %d clients, which is as many as it may (max_sessions); those that fall silent are forgotten after %v: %w",
+			s.opts.MaxSessions, s.opts.SessionTimeout, mq.ErrBusy)
+	}
+	one.Note(c.about())
+	return one, nil
 }
 
 func clientOf(ctx context.Context) client {

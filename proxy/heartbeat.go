@@ -14,7 +14,8 @@ import (
 //
 // Codes: OK for every client that says what it is or is known here, also right
 // after a restart of the server; UNRECOGNIZED_CLIENT_TYPE for one that does
-// neither; ILLEGAL_CONSUMER_GROUP.
+// neither; ILLEGAL_CONSUMER_GROUP; TOO_MANY_REQUESTS when as many clients are known as
+// may be.
 //
 // Apache's server refuses clients whose settings it does not hold, so that they
 // stay isolated until they happen to send them again.
@@ -37,8 +38,10 @@ func (s *Server) heartbeat(ctx context.Context, req *rmqpb.HeartbeatRequest) err
 	if t == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED && s.sessions.Get(c.ID) == nil {
 		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type is not set, and this server knows no settings of the client")
 	}
-	one := s.sessions.Touch(c.ID)
-	one.Note(c.about())
+	one, err := s.touch(c)
+	if err != nil {
+		return err
+	}
 	one.Heartbeat(req.GetClientType(), c.resource(req.GetGroup()))
 	return nil
 }

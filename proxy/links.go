@@ -22,8 +22,9 @@ type link struct {
 
 // peers are the links of one connection.
 type peers struct {
-	latest atomic.Pointer[link] // most connections have one
-	mu     struct {
+	latest   atomic.Pointer[link] // most connections have one
+	accounts accounts
+	mu       struct {
 		sync.Mutex
 		links map[string]*link
 	}

@@ -43,7 +43,7 @@ const (
 // ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
-// in flight as it may, too many receives wait, or so much is on its way to consumers
+// in flight as it may, too many receives wait, as many clients are known as may be, or so much is on its way to consumers
 // that do not read that no more is read into memory).
 //
 // Apache's server stretches every poll to five seconds, and counts a delivery
@@ -51,12 +51,12 @@ const (
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
-	memory := share{budget: s.budget}
+	memory := s.shareOf(c, r)
 	defer memory.release()
 	r.Reserve = memory.reserve
 	var got []mq.Delivery
 	if err == nil {
-		got, err = s.receive(ctx, c, r)
+		got, err = s.receive(ctx, c, r, memory)
 	}
 	if err != nil {
 		if !pause(ctx, min(errorPause-time.Since(start), room(ctx))) {
@@ -159,9 +159,11 @@ func shardOf(t *mq.Topic, broker string) (string, error) {
 
 // receive takes messages from the store. Their leases are renewed from then on
 // when the client asked for that and has not said goodbye meanwhile.
-func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Delivery, error) {
-	session := s.sessions.Touch(c.ID)
-	session.Note(c.about())
+func (s *Server) receive(ctx context.Context, c client, r receive, memory *share) ([]mq.Delivery, error) {
+	session, err := s.touch(c)
+	if err != nil {
+		return nil, err
+	}
 	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
@@ -182,7 +184,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive) ([]mq.Deliver
 	if !r.AutoRenew {
 		return got, nil
 	}
-	s.renewals.add(c, r.Group, got)
+	s.renewals.add(c, r.Group, got, memory.found)
 	// Only now: a goodbye from here on finds what was added.
 	if s.sessions.Get(c.ID) != session {
 		s.giveBack(ctx, got)

@@ -104,10 +104,14 @@ func (r *renewals) of(client string) (n int) {
 	return n
 }
 
-// add starts to renew deliveries that were just made to the client.
-func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery) {
+// add starts to renew deliveries to the client that were found at that time.
+func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery, found time.Time) {
 	link := r.server.linkOf(c)
 	now := r.now()
+	leased := now
+	if !found.IsZero() { // else the store did not say
+		leased = min(max(found.Sub(r.start), 0), now)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range got {
@@ -120,7 +124,7 @@ func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery) {
 			e.next.prev = e
 		}
 		r.mu.clients[c.ID] = e
-		r.scheduleLocked(e, now+r.ahead())
+		r.scheduleLocked(e, leased+r.ahead())
 	}
 }
 

@@ -76,6 +76,11 @@ type Options struct {
 	// SessionTimeout ends a session after that long without a sign of life: 90 s
 	// by default. The slowest SDK sends heartbeats every 30 s.
 	SessionTimeout time.Duration
+	// MaxSessions bounds the clients that are known at a time; 0: no bound. More are
+	// refused what makes them known: settings, heartbeats and receives.
+	MaxSessions int
+	// SettingsMemory bounds the settings of all clients: 64 MiB by default.
+	SettingsMemory int64
 	// RenewSlice is how long each automatic renewal keeps a message leased: 60 s
 	// by default. RenewLimit ends the renewals: 3 h by default.
 	RenewSlice time.Duration
@@ -114,6 +119,9 @@ func (o Options) withDefaults() Options {
 	if o.SendBudget == 0 {
 		o.SendBudget = 256 << 20
 	}
+	if o.SettingsMemory == 0 {
+		o.SettingsMemory = 64 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -136,8 +144,9 @@ type Server struct {
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
-	budget    *budget        // of bytes in deliveries
-	sends     sendBudget     // of bytes in sends
+	sends     *budget        // of their bytes
+	// deliveries are messages on their way to consumers.
+	deliveries *budget
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -155,14 +164,13 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
-	s.budget = newBudget(opts.DeliveryMemory)
+	s.deliveries, s.sends = newDeliveryBudget(opts.DeliveryMemory), newSendBudget(opts.SendBudget)
 	if opts.Tracer != nil {
 		s.tracing = &tracing{tracer: opts.Tracer}
 		s.store = tracedStore{s.store, s.tracing}
 	}
-	s.sends.limit = opts.SendBudget
 	s.streams.init()
-	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
+	s.sessions = session.NewTable(opts.SessionTimeout, session.Limits{Sessions: opts.MaxSessions, Settings: opts.SettingsMemory}, s.sessionEnded)
 	s.renewals = newRenewals(s)
 	return s, nil
 }

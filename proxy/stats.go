@@ -17,6 +17,6 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Sessions: s.sessions.Len(), Streams: s.streams.len(),
 		Renewing: s.renewals.len(), Renewed: s.renewals.renewed.Load(),
-		Delivering: s.budget.held.Load(), DeliveriesRefused: s.budget.refused.Load(),
+		Delivering: s.deliveries.held.Load(), DeliveriesRefused: s.deliveries.refused.Load(),
 	}
 }

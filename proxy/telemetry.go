@@ -18,7 +18,8 @@ package proxy
 // refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
-// pull consumers and for SQL filters.
+// pull consumers and for SQL filters; RESOURCE_EXHAUSTED when as many clients are known
+// as may be, or their settings are as much.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the
 // client's until a write to it fails. It checks client_properties, which are only
@@ -27,6 +28,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -37,6 +39,7 @@ import (
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
@@ -57,7 +60,9 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 		return err
 	}
 	t := &telemetry{server: s, client: c, out: session.NewStream()}
-	t.attach()
+	if _, err := t.attach(); err != nil {
+		return s.streamError(ctx, err)
+	}
 	defer t.detach(ctx)
 
 	received := make(chan error, 1)
@@ -99,6 +104,8 @@ func (s *Server) streamError(ctx context.Context, err error) error {
 	}
 	st := s.statusOf(ctx, err)
 	switch code := st.GetCode(); {
+	case code == rmqpb.Code_TOO_MANY_REQUESTS:
+		return grpcstatus.Error(grpccodes.ResourceExhausted, st.GetMessage())
 	case code >= rmqpb.Code_BAD_REQUEST && code < rmqpb.Code_INTERNAL_ERROR:
 		return grpcstatus.Error(grpccodes.InvalidArgument, st.GetMessage())
 	case code == rmqpb.Code_NOT_IMPLEMENTED, code == rmqpb.Code_UNSUPPORTED:
@@ -129,9 +136,11 @@ type telemetry struct {
 
 // attach makes the stream the client's. It does so again when the session was
 // ended meanwhile, because the client said goodbye and stayed.
-func (t *telemetry) attach() *session.Session {
-	current := t.server.sessions.Touch(t.client.ID)
-	current.Note(t.client.about())
+func (t *telemetry) attach() (*session.Session, error) {
+	current, err := t.server.touch(t.client)
+	if err != nil {
+		return nil, err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.session != current && !t.mu.ended {
@@ -141,7 +150,7 @@ func (t *telemetry) attach() *session.Session {
 		current.Attach(t.out)
 		t.mu.session = current
 	}
-	return current
+	return current, nil
 }
 
 // detach ends it. A client that has no stream left, and did not end this one of
@@ -189,7 +198,14 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 	if err := validateSettings(t.client, settings); err != nil {
 		return err
 	}
-	t.attach().SetSettings(settings)
+	current, err := t.attach()
+	if err != nil {
+		return err
+	}
+	if !current.SetSettings(settings) {
+		return fmt.Errorf("settings: the %d bytes are not kept, because those of all clients have %d bytes at the most: %w",
+			proto.Size(settings), t.server.opts.SettingsMemory, mq.ErrBusy)
+	}
 	reply, sent := t.answer(ctx, settings)
 	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens

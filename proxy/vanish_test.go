@@ -2,9 +2,7 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/internal/tether"
 	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
@@ -51,50 +50,6 @@ func dialOn(t testing.TB, pipe *bufconn.Listener, wrap func(net.Conn) net.Conn, 
 	return conn
 }
 
-// A tether carries a connection until it is cut, which tells nobody.
-type tether struct {
-	net.Conn
-	cut, closed chan struct{}
-	once        sync.Once
-}
-
-func newTether(conn net.Conn, cut chan struct{}) *tether {
-	return &tether{Conn: conn, cut: cut, closed: make(chan struct{})}
-}
-
-func (c *tether) isCut() bool {
-	select {
-	case <-c.cut:
-		return true
-	default:
-		return false
-	}
-}
-
-func (c *tether) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.isCut() {
-		<-c.closed
-		return 0, io.EOF
-	}
-	return n, err
-}
-
-func (c *tether) Write(p []byte) (int, error) {
-	if c.isCut() {
-		return len(p), nil
-	}
-	return c.Conn.Write(p)
-}
-
-func (c *tether) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	if c.isCut() {
-		return nil
-	}
-	return c.Conn.Close()
-}
-
 // noticed is how long after its last frame a peer that has vanished is given up.
 const noticed = 50 * time.Second
 
@@ -107,7 +62,7 @@ func TestMessagesOfAClientThatVanishesAreHandedOver(t *testing.T) {
 		s.send(t, message("a", "1", "x"))
 		c := s.consumer("a", "g")
 		cut := make(chan struct{})
-		conn := dialOn(t, pipe, func(conn net.Conn) net.Conn { return newTether(conn, cut) })
+		conn := dialOn(t, pipe, func(conn net.Conn) net.Conn { return tether.New(conn, cut) })
 		telemetry, err := rmqpb.NewMessagingServiceClient(conn).Telemetry(from(t, c.id))
 		require.NoError(t, err)
 		_, err = telemetry.Header()

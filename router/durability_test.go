@@ -1,10 +1,12 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -452,4 +454,39 @@ func TestOneTornRevisionLineIsTolerated(t *testing.T) {
 		require.NoError(t, f.Close())
 		require.Len(t, mustOpen(t, fs).ListTopics(t.Context(), Selection{}), 1)
 	}
+}
+
+func TestADamagedTableIsNamedInOneLine(t *testing.T) {
+	fs := filled(t)
+	require.NoError(t, mustOpen(t, fs).Close()) // what was in the log is in a table then
+	names, err := fs.List("meta")
+	require.NoError(t, err)
+	hit := false
+	for _, n := range names {
+		if !strings.HasSuffix(n, ".sst") {
+			continue
+		}
+		hit = true
+		f, err := fs.OpenReadWrite("meta/"+n, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 4)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+	}
+	require.True(t, hit)
+	var lines bytes.Buffer
+	_, err = Open(Options{FS: fs, Dir: "meta", Shards: []string{"s1"}, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	var damaged *DamageError
+	require.ErrorAs(t, err, &damaged)
+	require.True(t, strings.HasPrefix(damaged.File, "meta/") && strings.HasSuffix(damaged.File, ".sst"), damaged.File)
+	require.NotContains(t, err.Error(), "\n")
+	require.NotContains(t, err.Error(), "detail carrier")
+	require.NotContains(t, lines.String(), ".go:", "no stack")
+
+	// The listener words what is found behind the start.
+	log := &pebbleLogger{log: slog.New(slog.NewTextHandler(&lines, nil))}
+	log.damaged(pebble.DataCorruptionInfo{Path: "meta/1.sst", Details: pebble.ErrCorruption})
+	require.ErrorAs(t, log.failure(), &damaged)
+	require.Equal(t, "meta/1.sst", damaged.File)
+	require.NotContains(t, lines.String(), ".go:", "no stack")
 }

@@ -51,7 +51,8 @@ func (r *Router) GroupByID(id mq.GroupID) (*mq.Group, error) {
 
 // EnsureGroup returns the group like Group does and, where the router may
 // create groups by itself, creates a missing one with the defaults: not FIFO,
-// the default retry policy, from the earliest message.
+// the default retry policy, from the earliest message. With as many groups as
+// Options.AutoCreateLimit it creates none.
 func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error) {
 	g, err := r.Group(ctx, name)
 	if err == nil || !r.autoCreateGroups {
@@ -61,7 +62,7 @@ func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, 
 	if err != nil {
 		return nil, err
 	}
-	return r.ensure(ctx, spec)
+	return r.ensure(ctx, spec, r.autoCreateLimit)
 }
 
 // EnsureSystemGroup returns a group of the server itself and creates it as spec
@@ -77,15 +78,19 @@ func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Gro
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
-	return r.ensure(ctx, spec)
+	return r.ensure(ctx, spec, 0)
 }
 
 // ensure returns the group of that name, whatever its configuration, and adds it
-// when it is missing.
-func (r *Router) ensure(ctx context.Context, spec GroupSpec) (g *mq.Group, err error) {
+// when it is missing and there are fewer than limit; 0: any number.
+func (r *Router) ensure(ctx context.Context, spec GroupSpec, limit int) (g *mq.Group, err error) {
 	err = r.change(ctx, func(now *snapshot, e *edit) error {
 		if g = now.groups.get(spec.Resource); g != nil {
 			return nil
+		}
+		if limit > 0 && now.groups.size >= limit {
+			return fmt.Errorf("%w: %q, and with %d groups no more are made on first use (auto_create_limit); create it with: perigee group create %s",
+				mq.ErrGroupNotFound, spec.Resource, limit, commandLine(spec.Resource))
 		}
 		g, err = r.addGroup(e, spec)
 		return err
@@ -173,6 +178,9 @@ func equalStart(a, b mq.StartPosition) bool {
 }
 
 func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
+	if err := r.admit(); err != nil {
+		return nil, fmt.Errorf("group %s: %w", spec.Resource, err)
+	}
 	id, err := e.newGroupID()
 	if err != nil {
 		return nil, err

@@ -33,6 +33,9 @@ const (
 	guardSlot    = 64
 )
 
+// guardHint says what helps when the guard is gone and the database is not.
+const guardHint = "perigee restore-revision writes it anew, once you know that the metadata is the newest"
+
 var guardTable = crc32.MakeTable(crc32.Castagnoli)
 
 // openGuard opens the guard of the database in dir and returns the revision it
@@ -57,7 +60,7 @@ func readGuard(fs vfs.FS, path string) (uint64, error) {
 	file, err := fs.Open(path)
 	if err != nil {
 		if _, statErr := fs.Stat(path); statErr != nil {
-			return 0, &DamageError{File: path, Reason: "is missing"}
+			return 0, &DamageError{File: path, Reason: "is missing; " + guardHint}
 		}
 		return 0, err
 	}
@@ -84,7 +87,7 @@ func readGuard(fs vfs.FS, path string) (uint64, error) {
 		}
 	}
 	if !valid {
-		return 0, &DamageError{File: path, Reason: "holds no whole line"}
+		return 0, &DamageError{File: path, Reason: "holds no whole line; " + guardHint}
 	}
 	return newest, nil
 }

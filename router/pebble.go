@@ -29,6 +29,9 @@ type embedded struct {
 	logger *pebbleLogger
 }
 
+// ErrInUse says that another process has opened the metadata.
+var ErrInUse = errors.New("in use by another process")
+
 // openEmbedded opens the database in dir, and makes a new one when dir is
 // missing or empty. onFailure is called once when it has stopped for good.
 func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (_ *embedded, err error) {
@@ -40,7 +43,7 @@ func openEmbedded(fs vfs.FS, dir string, log *slog.Logger, onFailure func()) (_ 
 	}
 	e := &embedded{dir: dir, fs: fs, logger: &pebbleLogger{log: log, onFailure: onFailure}}
 	if e.lock, err = pebble.LockDirectory(dir, fs); err != nil {
-		return nil, fmt.Errorf("in use by another process: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrInUse, err)
 	}
 	defer func() {
 		if err != nil {
@@ -58,7 +61,7 @@ func (e *embedded) open() error {
 	compactions := failstop.NewCompactions(func() bool { return e.logger.failure() != nil })
 	opts := &pebble.Options{
 		FS:            failstop.New(e.fs, e.logger.fail),
-		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail},
+		EventListener: &pebble.EventListener{BackgroundError: e.logger.fail, DataCorruption: e.logger.damaged},
 	}
 	opts.Experimental.CompactionScheduler = compactions
 	db, err := e.openDB(opts)
@@ -92,7 +95,9 @@ func (e *embedded) openDB(opts *pebble.Options) (db *pebble.DB, err error) {
 // openReadOnly opens a database that is there and changes nothing. One whose manifest
 // is damaged is refused.
 func (e *embedded) openReadOnly() (*pebble.DB, error) {
-	db, err := e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true})
+	db, err := e.openDB(&pebble.Options{FS: e.fs, ReadOnly: true, EventListener: &pebble.EventListener{
+		DataCorruption: func(pebble.DataCorruptionInfo) {}, // whoever reads gets it as an error
+	}})
 	if err != nil {
 		return nil, err
 	}
@@ -353,6 +358,21 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	}
 	l.fail(fmt.Errorf(format, args...))
 }
+
+// damaged ends the backend when a table is not what was written. Left to itself,
+// Pebble words this with the stacks of all its callers.
+func (l *pebbleLogger) damaged(info pebble.DataCorruptionInfo) {
+	err := damageIn(info)
+	l.log.Error("metadata database is damaged", "error", err)
+	l.fail(err)
+}
+
+// damageIn says which table is damaged, and where, in one line.
+func damageIn(info pebble.DataCorruptionInfo) *DamageError {
+	return &DamageError{File: info.Path, Reason: oneLine(info.Details)}
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 func (l *pebbleLogger) fail(err error) {
 	l.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/perigee-mq/perigee/mq"
 )
@@ -35,9 +36,15 @@ type Options struct {
 	// create what is missing.
 	AutoCreateTopics bool
 	AutoCreateGroups bool
+	// AutoCreateLimit is with how many topics, or groups, they create no more of them,
+	// however those were made; 0: they always do. Dead-letter topics do not count.
+	AutoCreateLimit int
 	// DefaultQueues is the number of queues on each shard of a topic that asks
 	// for none; 0 is the constant of that name.
 	DefaultQueues int32
+	// Admit, when not nil, is asked before a topic or group is created; its error
+	// refuses that, and nothing else. It must not call the router.
+	Admit func() error
 	// OnFailure is called once when a write fails, with Err set: the router makes
 	// no change any more. The write may be one in the background. It must not call
 	// the router.
@@ -52,10 +59,12 @@ type Options struct {
 type Router struct {
 	logger           *slog.Logger
 	onFailure        func() // acts once
+	admit            func() error
 	backend          Backend
 	shards           []string // sorted, without duplicates
 	autoCreateTopics bool
 	autoCreateGroups bool
+	autoCreateLimit  int
 	defaultQueues    int32
 
 	current atomic.Pointer[snapshot]
@@ -99,12 +108,17 @@ func open(opts Options) (*Router, error) {
 	r := &Router{
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		onFailure:        func() {},
+		admit:            func() error { return nil },
 		backend:          opts.Backend,
 		shards:           shards,
 		autoCreateTopics: opts.AutoCreateTopics,
 		autoCreateGroups: opts.AutoCreateGroups,
+		autoCreateLimit:  opts.AutoCreateLimit,
 		defaultQueues:    opts.DefaultQueues,
 		closed:           make(chan struct{}),
+	}
+	if opts.Admit != nil {
+		r.admit = opts.Admit
 	}
 	if opts.OnFailure != nil {
 		r.onFailure = sync.OnceFunc(opts.OnFailure)
@@ -162,6 +176,8 @@ func located(err error, verb, file string) error {
 	case errors.As(err, &version):
 		version.File = cmp.Or(version.File, file)
 		return version
+	case pebble.ExtractDataCorruptionInfo(err) != nil:
+		return damageIn(*pebble.ExtractDataCorruptionInfo(err))
 	default:
 		return fmt.Errorf("%s metadata in %s: %w", verb, file, err)
 	}

@@ -458,3 +458,70 @@ func TestAFailedCommitStopsTheRouterForGood(t *testing.T) {
 	require.NoError(t, r.Close())
 	require.Equal(t, 1, backend.closed)
 }
+
+func TestSoManyTopicsAndGroupsAreMadeOnFirstUseAndNoMore(t *testing.T) {
+	r := mustOpen(t, vfs.NewMem(), func(o *Options) {
+		o.AutoCreateTopics, o.AutoCreateGroups, o.AutoCreateLimit = true, true, 2
+	})
+	createGroup(t, r, GroupSpec{Resource: name("made")})
+	createTopic(t, r, TopicSpec{Resource: name("made")})
+	_, err := r.EnsureGroup(t.Context(), name("second"))
+	require.NoError(t, err)
+	_, err = r.EnsureTopic(t.Context(), name("second"))
+	require.NoError(t, err, "topics for dead letters do not count")
+
+	_, err = r.EnsureGroup(t.Context(), name("third"))
+	require.ErrorIs(t, err, mq.ErrGroupNotFound)
+	require.ErrorContains(t, err, `"third", and with 2 groups no more are made on first use (auto_create_limit); create it with: perigee group create third`)
+	_, err = r.EnsureTopic(t.Context(), name("third"))
+	require.ErrorIs(t, err, mq.ErrTopicNotFound)
+	require.ErrorContains(t, err, "with 2 topics no more are made on first use (auto_create_limit)")
+
+	// What is there is found, and what somebody creates is created.
+	_, err = r.EnsureGroup(t.Context(), name("second"))
+	require.NoError(t, err)
+	createGroup(t, r, GroupSpec{Resource: name("third")})
+	createTopic(t, r, TopicSpec{Resource: name("third")})
+	_, err = r.EnsureSystemGroup(t.Context(), GroupSpec{Resource: name(mq.SystemGroupPrefix + "x")})
+	require.NoError(t, err, "the server's own")
+}
+
+func TestWhatIsNotAdmittedIsNotCreatedAndTheRestGoesOn(t *testing.T) {
+	refusal := error(nil)
+	r, err := Open(Options{
+		FS: vfs.NewMem(), Dir: "meta", Shards: []string{"s1"}, AutoCreateTopics: true, AutoCreateGroups: true, Admit: func() error { return refusal },
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	old, other := mq.Resource{Name: "old"}, mq.Resource{Name: "other"}
+	_, _, err = r.CreateTopic(t.Context(), TopicSpec{Resource: old})
+	require.NoError(t, err)
+	_, _, err = r.CreateGroup(t.Context(), GroupSpec{Resource: old})
+	require.NoError(t, err)
+
+	refusal = mq.ErrStoreFull
+	revision := r.Revision()
+	_, _, err = r.CreateTopic(t.Context(), TopicSpec{Resource: other})
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, err = r.EnsureTopic(t.Context(), other)
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, _, err = r.CreateGroup(t.Context(), GroupSpec{Resource: other})
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	_, err = r.EnsureGroup(t.Context(), other)
+	require.ErrorIs(t, err, mq.ErrStoreFull)
+	require.ErrorContains(t, err, "group other")
+	require.Equal(t, revision, r.Revision())
+
+	_, created, err := r.CreateTopic(t.Context(), TopicSpec{Resource: old})
+	require.NoError(t, err)
+	require.False(t, created)
+	_, err = r.EnsureGroup(t.Context(), old)
+	require.NoError(t, err)
+	retention := time.Hour
+	_, err = r.UpdateTopic(t.Context(), old, TopicUpdate{Retention: &retention})
+	require.NoError(t, err)
+	_, err = r.DeleteTopic(t.Context(), old)
+	require.NoError(t, err)
+	_, err = r.DeleteGroup(t.Context(), old)
+	require.NoError(t, err)
+}

@@ -61,7 +61,8 @@ func (r *Router) TopicByID(id mq.TopicID) (*mq.Topic, error) {
 
 // EnsureTopic returns the topic like Topic does and, where the router may
 // create topics by itself, creates a missing one with the defaults: NORMAL,
-// READ_WRITE. Dead-letter topics are never created this way.
+// READ_WRITE. Dead-letter topics are never created this way. With as many topics as
+// Options.AutoCreateLimit it creates none.
 func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error) {
 	t, err := r.Topic(ctx, name)
 	if err == nil || !r.autoCreateTopics || isDeadLetter(name) {
@@ -74,6 +75,11 @@ func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, 
 	err = r.change(ctx, func(now *snapshot, e *edit) error {
 		if t = now.topics.get(name); t != nil {
 			return nil
+		}
+		// Each group has one topic, for its dead letters.
+		if limit := r.autoCreateLimit; limit > 0 && now.topics.size-now.groups.size >= limit {
+			return fmt.Errorf("%w: %q, and with %d topics no more are made on first use (auto_create_limit); create it with: perigee topic create %s",
+				mq.ErrTopicNotFound, name, limit, commandLine(name))
 		}
 		t, err = r.addTopic(e, spec)
 		return err
@@ -136,6 +142,9 @@ func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
 }
 
 func (r *Router) addTopic(e *edit, spec TopicSpec) (*mq.Topic, error) {
+	if err := r.admit(); err != nil {
+		return nil, fmt.Errorf("topic %s: %w", spec.Resource, err)
+	}
 	id, err := e.newTopicID()
 	if err != nil {
 		return nil, err

@@ -62,6 +62,12 @@ type CheckedShard struct {
 	Derived    bool
 	NotDerived string
 	Findings   uint64
+	// LogDamaged says that something of the log cannot be read, or is missing. Only a
+	// copy of it helps.
+	LogDamaged bool
+	// Restorable says that the views are damaged, the log is not, and RestoreViews has
+	// what they can be derived from.
+	Restorable bool
 	// Topics and Groups are the ids that the shard knows, in order.
 	Topics []mq.TopicID
 	Groups []mq.GroupID
@@ -87,7 +93,7 @@ func Check(fsys vfs.FS, dir string, opts CheckOptions) ([]CheckedShard, error) {
 
 // perProblem is how many findings of one kind are told one by one: a lost table
 // takes millions of keys along.
-const perProblem = 100
+const perProblem = 10
 
 // told counts the findings of one kind.
 type told struct {
@@ -106,11 +112,14 @@ type shardCheck struct {
 
 	views *folder
 	base  *folder // the newest one that is sound; nil: there is none
+	// viewsDamaged: there was a finding about the views in use.
+	viewsDamaged bool
 }
 
 func (c *shardCheck) run(shardDir string) {
 	c.told = map[string]*told{}
-	c.views = c.open(shard.ViewsDir(c.fs, shardDir))
+	c.views = &folder{dir: shard.ViewsDir(c.fs, shardDir)} // for what is found at once
+	c.views = c.open(c.views.dir)
 	defer c.views.close()
 	c.views.check()
 	bases, err := shard.Bases(c.fs, shardDir)
@@ -126,9 +135,10 @@ func (c *shardCheck) run(shardDir string) {
 	}
 	c.summarize()
 	c.checkLog()
+	c.sum.Restorable = c.viewsDamaged && !c.sum.LogDamaged && (c.sum.Log.First <= 1 || c.base != nil)
 	for _, format := range slices.Sorted(maps.Keys(c.told)) {
 		if t := c.told[format]; t.n > perProblem {
-			t.last.Problem = fmt.Sprintf("%d more of this kind, the last one: %s", t.n-perProblem, t.last.Problem)
+			t.last.Problem = fmt.Sprintf("and %d more of this kind, the last one: %s", t.n-perProblem, t.last.Problem)
 			c.opts.Found(t.last)
 		}
 	}
@@ -152,6 +162,7 @@ func (c *shardCheck) summarize() {
 // found reports a finding. format names its kind.
 func (c *shardCheck) found(f Finding, format string, args ...any) {
 	c.sum.Findings++
+	c.viewsDamaged = c.viewsDamaged || c.views != nil && (f.File == c.views.dir || c.fs.PathDir(f.File) == c.views.dir)
 	f.Shard, f.Problem = c.name, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	t := c.told[format]
 	if t == nil {
@@ -166,6 +177,7 @@ func (c *shardCheck) found(f Finding, format string, args ...any) {
 
 // inLog reports what reading the log has met.
 func (c *shardCheck) inLog(err error) {
+	c.sum.LogDamaged = true
 	f := Finding{File: c.logDir, Offset: -1}
 	var corrupt *commitlog.CorruptionError
 	if errors.As(err, &corrupt) {

@@ -125,6 +125,7 @@ func (d *derivation) apply(rec commitlog.Record) {
 	})
 	if err != nil {
 		d.found(Finding{File: d.logDir, Offset: -1}, "record %d at position %d cannot be applied: %v", rec.Index, rec.Pos, err)
+		d.sum.LogDamaged = true
 		d.giveUp("the log cannot be applied")
 	}
 }

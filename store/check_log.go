@@ -120,6 +120,7 @@ func (l *logCheck) record(rec commitlog.Record) error {
 	}
 	if err != nil {
 		l.place(rec, "%v", err)
+		l.sum.LogDamaged = true
 		l.derive.giveUp("the log is damaged")
 	}
 	l.derive.apply(rec)
@@ -248,6 +249,7 @@ func (l *logCheck) message(rec commitlog.Record, topic mq.TopicID, queue mq.Queu
 		l.trimmed[id] = untold{rec.Index, pos}
 		return nil
 	}
+	l.viewsDamaged = true
 	l.place(rec, "its message for offset %d of queue %d, topic %d, has no entry there", l.cursors[id], queue, topic)
 	return nil
 }

@@ -418,7 +418,7 @@ func TestCheckFindsEveryChangedValue(t *testing.T) {
 				})
 				found, sum := check(t, changed, true)
 				require.NotEmpty(t, found, "byte %d of the value of %x", i, key)
-				require.Equal(t, uint64(len(found)), sum.Findings)
+				require.LessOrEqual(t, uint64(len(found)), sum.Findings)
 			}
 		})
 		require.Greater(t, n, 1000)
@@ -578,7 +578,9 @@ func TestCheckTellsManyFindingsOfAKindOnce(t *testing.T) {
 		}
 	})
 	found, sum := check(t, many, false)
-	require.Len(t, found, 101)
-	require.Contains(t, found[100].Problem, "200 more of this kind")
+	require.Len(t, found, 11)
+	require.Contains(t, found[10].Problem, "and 290 more of this kind")
+	require.True(t, sum.Restorable)
+	require.False(t, sum.LogDamaged)
 	require.Equal(t, uint64(300), sum.Findings)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -94,15 +95,54 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-// HasShard reports whether the store in dir has had the named shard: whether the
-// directory of its log, which it returns, is there. Nothing of dir needs to be.
+// HasShard reports whether the store in dir has the log of the named shard: whether the
+// directory of its log, which it returns, holds a segment. Nothing of dir needs to be.
 func HasShard(fsys vfs.FS, dir, name string) (logDir string, has bool, err error) {
 	logDir = shard.LogDir(fsys, fsys.PathJoin(dir, shardsDir, name))
-	_, err = fsys.Stat(logDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return logDir, false, nil
+	has, err = commitlog.Exists(fsys, logDir)
+	return logDir, has, err
+}
+
+// Shards returns the directories of the shards that the store in dir has anything of, by
+// their names: a segment of a log, or views. Nothing of dir needs to be.
+func Shards(fsys vfs.FS, dir string) (map[string]string, error) {
+	shards := map[string]string{}
+	names, err := listIfThere(fsys, fsys.PathJoin(dir, shardsDir))
+	if err != nil {
+		return nil, err
 	}
-	return logDir, err == nil, err
+	for _, name := range names {
+		shardDir := fsys.PathJoin(dir, shardsDir, name)
+		if info, err := fsys.Stat(shardDir); err != nil {
+			return nil, err
+		} else if !info.IsDir() {
+			continue
+		}
+		_, has, err := HasShard(fsys, dir, name)
+		if err != nil {
+			return nil, err
+		}
+		views, err := listIfThere(fsys, shard.ViewsDir(fsys, shardDir))
+		if err != nil {
+			return nil, err
+		}
+		if has || len(views) > 0 {
+			shards[name] = shardDir
+		}
+	}
+	return shards, nil
+}
+
+// listIfThere lists dir; one that is not there holds nothing.
+func listIfThere(fsys vfs.FS, dir string) ([]string, error) {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", dir, err)
+	}
+	return names, nil
 }
 
 // Close closes every shard, see shard.Close, and gives up the lock.
@@ -123,6 +163,17 @@ func (s *Store) Err() error {
 		errs = append(errs, s.shards[name].Err())
 	}
 	return errors.Join(errs...)
+}
+
+// AdmitNew returns why no topic or group may be created for want of disk space, or nil;
+// see shard.AdmitNew.
+func (s *Store) AdmitNew() error {
+	for _, name := range s.names {
+		if err := s.shards[name].AdmitNew(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Stats returns the counters of every shard by its name.

@@ -192,12 +192,18 @@ type measured struct {
 	result loadgen.Result
 }
 
-// printResults prints what was measured. It is an error when nothing went well.
+// printResults prints what was measured. It is an error when nothing went well, or the
+// server was gone in the end.
 func (a *app) printResults(all ...measured) error {
 	for _, m := range all {
 		v := viewResult(m.name, m.result)
 		if err := a.print(v, v.write); err != nil {
 			return err
+		}
+	}
+	for _, m := range all {
+		if m.result.Gone {
+			return &goneError{endpoint: a.endpoint.address, done: fmt.Sprintf("%s: %d messages went well, what failed: %v", m.name, m.result.Messages, m.result.Errors)}
 		}
 		if m.result.Messages == 0 && m.result.Failures() > 0 {
 			return fmt.Errorf("%s: nothing succeeded: %v", m.name, m.result.Errors)

@@ -23,7 +23,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Long: "Verify everything that a stopped server holds: every record of the log, every block, key and\n" +
 			"value of the views, that they agree with each other and with the log, and the metadata.\n" +
 			"Nothing is changed. Each finding is one line with its file and offset, or its key; the exit\n" +
-			"code is 1 if there is one. The check goes on behind what it finds.\n\n" +
+			"code is 1 if there is one. The check goes on behind what it finds. Ten findings of a kind are\n" +
+			"shown, and then how many more there are. The last lines say what to do.\n\n" +
 			"The views are also derived again from the log, in memory, and compared key by key, unless\n" +
 			"they are larger than --derive-limit. That takes some times their size in memory.",
 		RunE: func(*cobra.Command, []string) error {
@@ -69,6 +70,7 @@ type (
 		Derived    bool   `json:"derived"`
 		NotDerived string `json:"not_derived,omitempty"`
 		Findings   uint64 `json:"findings"`
+		Advice     string `json:"advice,omitempty"`
 	}
 	metadataLine struct {
 		Metadata metadataInfo `json:"metadata"`
@@ -78,6 +80,7 @@ type (
 		Topics   int    `json:"topics"`
 		Groups   int    `json:"groups"`
 		Findings int    `json:"findings"`
+		Advice   string `json:"advice,omitempty"`
 	}
 )
 
@@ -101,11 +104,26 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 	if err != nil {
 		return err
 	}
+	var advice []string
 	for _, s := range sum.Shards {
-		line(shardLine{shardOf(s)}, describeShard(s))
+		info := shardOf(s)
+		if info.Advice = a.shardAdvice(dataDir, s); info.Advice != "" {
+			advice = append(advice, "shard "+s.Shard+": "+info.Advice)
+		}
+		line(shardLine{info}, describeShard(s))
 	}
 	m := sum.Metadata
-	line(metadataLine{metadataOf(m)}, fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups)))
+	info := metadataOf(m)
+	if m.Findings > 0 {
+		info.Advice = metadataAdvice
+		advice = append(advice, "metadata: "+info.Advice)
+	}
+	line(metadataLine{info}, fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups)))
+	if !a.json {
+		for _, text := range advice {
+			line(nil, text)
+		}
+	}
 	if err := out.Flush(); printErr == nil {
 		printErr = err
 	}
@@ -120,6 +138,21 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		return fmt.Errorf("%s: %d %s", dataDir, sum.Findings, noun)
 	}
 	return nil
+}
+
+// metadataAdvice is what to do about damaged metadata.
+const metadataAdvice = "bring back the data directory from a backup, or router alone when it is as new as the last change of a topic or group; " +
+	"deleting it does not help: it cannot be derived from the messages. For a lost REVISION see perigee restore-revision"
+
+// shardAdvice says what to do about the findings of a shard, in order of severity.
+func (a *app) shardAdvice(dataDir string, s store.CheckedShard) string {
+	switch {
+	case s.LogDamaged:
+		return "the log is damaged: bring back the data directory from a backup, or the file from a copy of the disk; restore-views does not help"
+	case s.Restorable:
+		return fmt.Sprintf("the views can be repaired, nothing is lost: %s restore-views --data-dir %s --shard %s", a.program, dataDir, s.Shard)
+	}
+	return ""
 }
 
 func findingOf(f node.Finding) findingInfo {

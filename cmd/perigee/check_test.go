@@ -71,10 +71,18 @@ func TestCheckVerifiesAStoppedServerAndNamesDamage(t *testing.T) {
 	require.Contains(t, damaged.stdout, "checksum mismatch")
 	require.Contains(t, damaged.stdout, "REVISION: is missing")
 	require.Contains(t, damaged.stderr, "findings")
+	require.Contains(t, damaged.stdout, "metadata: bring back the data directory from a backup")
+	require.Contains(t, damaged.stdout, "perigee restore-revision")
 	json := perigee(t, nil, "", "check", "--data-dir", folder, "--json")
 	require.Equal(t, exitFailed, json.code)
 	first := strings.SplitN(json.stdout, "\n", 2)[0]
 	require.Contains(t, first, `{"finding":{"shard":"perigee-0","file":"`+logs[0]+`","offset":`)
+
+	restored := perigee(t, nil, "", "restore-revision", "--data-dir", folder)
+	require.Zero(t, restored.code, restored.stderr)
+	require.Contains(t, restored.stdout, "with 1 topics and 1 groups")
+	require.Equal(t, exitFailed, perigee(t, nil, "", "restore-revision", "--data-dir", folder).code, "it is whole")
+	require.NotContains(t, perigee(t, nil, "", "check", "--data-dir", folder).stdout, "REVISION")
 
 	require.NoError(t, os.RemoveAll(filepath.Join(folder, "router")))
 	older := perigee(t, nil, "", "check", "--data-dir", folder)

@@ -45,10 +45,27 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
+// goneError is a server that has answered and then does so no more.
+type goneError struct {
+	endpoint string
+	done     string // until then
+	err      error
+}
+
+func (e *goneError) Error() string {
+	text := "the server at " + e.endpoint + " went away"
+	if e.err != nil {
+		text += " (" + status.Convert(e.err).Message() + ")"
+	}
+	return text + "; until then: " + e.done
+}
+
+func (e *goneError) Unwrap() error { return e.err }
+
 // explain turns the error of a call into one for people.
 func (a *app) explain(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.As(err, new(*goneError)) {
+		return err
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
@@ -88,6 +105,7 @@ func errorCode(err error) string {
 		fromAdmin   *statusError
 		usage       *usageError
 		unreachable *unreachableError
+		gone        *goneError
 	)
 	switch {
 	case errors.As(err, &refused):
@@ -96,7 +114,7 @@ func errorCode(err error) string {
 		return codeName(fromAdmin.status.Code())
 	case errors.As(err, &usage):
 		return "USAGE"
-	case errors.As(err, &unreachable):
+	case errors.As(err, &unreachable), errors.As(err, &gone):
 		return "UNREACHABLE"
 	case errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded:
 		return "TIMEOUT"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -137,6 +138,40 @@ func TestBenchCommandsReportWhatTheyMeasured(t *testing.T) {
 	o := against(t, server, "bench", "send", "orders", "--count", "1")
 	require.Contains(t, o.stdout, "send: 1 messages")
 	require.Contains(t, o.stdout, "p99.9")
+}
+
+func TestAReceiveSaysWhatItHasWhenTheServerGoesAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		calls  int
+		method string
+		args   []string
+		want   string
+	}{
+		"after messages":            {1, rmqpb.MessagingService_ReceiveMessage_FullMethodName, nil, "until then: 32 messages received and acknowledged"},
+		"before any":                {0, rmqpb.MessagingService_ReceiveMessage_FullMethodName, nil, "until then: 0 messages received"},
+		"between message and ack":   {1, rmqpb.MessagingService_AckMessage_FullMethodName, nil, "until then: 40 messages received, 32 of them acknowledged; the others may come again"},
+		"when nothing is confirmed": {1, rmqpb.MessagingService_ReceiveMessage_FullMethodName, []string{"--no-ack"}, "until then: 32 messages received"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := fake.Start(t, "orders")
+			require.Zero(t, against(t, server, "send", "orders", "x", "--count", "40").code)
+			server.LeaveAfter(c.calls, c.method)
+			o := against(t, server, append([]string{"receive", "orders", "--group", "readers", "--max", "100"}, c.args...)...)
+			require.Equal(t, exitFailed, o.code)
+			require.Contains(t, o.stderr, "the server at "+server.Addr+" went away (")
+			require.True(t, strings.HasSuffix(o.stderr, c.want+"\n"), o.stderr)
+			require.NotContains(t, o.stderr, "perigee standalone")
+		})
+	}
+}
+
+func TestABenchWhoseServerGoesAwayFailsWithItsCounts(t *testing.T) {
+	server := fake.Start(t, "orders")
+	server.LeaveAfter(5, rmqpb.MessagingService_SendMessage_FullMethodName)
+	o := against(t, server, "bench", "send", "orders", "--count", "10", "--concurrency", "1")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stdout, "send: 5 messages")
+	require.Contains(t, o.stderr, "the server at "+server.Addr+" went away; until then: send: 5 messages went well, what failed: map[grpc Unavailable:5]")
 }
 
 func TestABenchWithoutSuccessFails(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -137,6 +139,25 @@ type receiving struct {
 	conn  *client.Conn
 	flags receiveFlags
 	topic string
+
+	printed, acked int // messages so far
+}
+
+// lost turns the error of a call into one that says what was received before, when the
+// server has gone meanwhile.
+func (r *receiving) lost(err error) error {
+	if status.Code(err) != codes.Unavailable {
+		return err
+	}
+	done := fmt.Sprintf("%d messages received", r.printed)
+	switch {
+	case r.printed == 0 || r.flags.noAck:
+	case r.acked == r.printed:
+		done += " and acknowledged"
+	default:
+		done += fmt.Sprintf(", %d of them acknowledged; the others may come again", r.acked)
+	}
+	return &goneError{endpoint: r.app.endpoint.address, done: done, err: err}
 }
 
 func (r *receiving) run(ctx context.Context) error {
@@ -162,13 +183,13 @@ func (r *receiving) run(ctx context.Context) error {
 			return nil // interrupted; what was received is printed and acknowledged
 		}
 		if err != nil {
-			return err
+			return r.lost(err)
 		}
 		total += len(messages)
 		if len(messages) > 0 {
 			empty = 0
 			if err := r.settle(ctx, messages); err != nil {
-				return err
+				return r.lost(err)
 			}
 			continue
 		}
@@ -197,7 +218,7 @@ func (r *receiving) receive(ctx context.Context, queue *rmqpb.MessageQueue, filt
 		return nil, err
 	}
 	var messages []*rmqpb.Message
-	var status *rmqpb.Status
+	var result *rmqpb.Status
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -210,13 +231,13 @@ func (r *receiving) receive(ctx context.Context, queue *rmqpb.MessageQueue, filt
 			messages = append(messages, m)
 		}
 		if s := resp.GetStatus(); s != nil {
-			status = s
+			result = s
 		}
 	}
-	if len(messages) == 0 && status.GetCode() == rmqpb.Code_MESSAGE_NOT_FOUND {
+	if len(messages) == 0 && result.GetCode() == rmqpb.Code_MESSAGE_NOT_FOUND {
 		return nil, nil
 	}
-	return messages, client.Check(status)
+	return messages, client.Check(result)
 }
 
 // settle prints messages and acknowledges them.
@@ -227,6 +248,7 @@ func (r *receiving) settle(ctx context.Context, messages []*rmqpb.Message) error
 		if err := r.app.print(v, v.write); err != nil {
 			return err
 		}
+		r.printed++
 		ack.Entries = append(ack.Entries, &rmqpb.AckMessageEntry{MessageId: v.MessageID, ReceiptHandle: v.ReceiptHandle})
 	}
 	if r.flags.noAck {
@@ -240,6 +262,7 @@ func (r *receiving) settle(ctx context.Context, messages []*rmqpb.Message) error
 		if err := client.Check(e.GetStatus()); err != nil {
 			return fmt.Errorf("acknowledging %s: %w", e.GetMessageId(), err)
 		}
+		r.acked++
 	}
 	return client.Check(resp.GetStatus())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,6 +31,29 @@ func TestDamagedViewsAreNamedAndRestoredWithTheCommandThatTheErrorShows(t *testi
 	require.Equal(t, exitFailed, broken.code)
 	require.Contains(t, broken.stderr, views)
 	require.Contains(t, broken.stderr, "perigee restore-views")
+
+	checked := perigee(t, nil, "", "check", "--data-dir", folder)
+	require.Equal(t, exitFailed, checked.code)
+	require.Contains(t, checked.stdout, "shard perigee-0: the views can be repaired, nothing is lost: perigee restore-views --data-dir "+folder+" --shard perigee-0\n")
+
+	logs, err := filepath.Glob(filepath.Join(folder, "store", "shards", "perigee-0", "log", "*.log"))
+	require.NoError(t, err)
+	whole, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	at := bytes.Index(whole, []byte("the body"))
+	require.Positive(t, at)
+	harmed := bytes.Clone(whole)
+	harmed[at]++
+	require.NoError(t, os.WriteFile(logs[0], harmed, 0o600))
+	refused := perigee(t, nil, "", "restore-views", "--data-dir", folder)
+	require.Equal(t, exitFailed, refused.code)
+	require.Contains(t, refused.stderr, "the log is damaged")
+	require.Contains(t, refused.stderr, logs[0]+":")
+	require.DirExists(t, views)
+	checked = perigee(t, nil, "", "check", "--data-dir", folder)
+	require.Contains(t, checked.stdout, "shard perigee-0: the log is damaged: bring back the data directory")
+	require.NotContains(t, checked.stdout, "can be repaired")
+	require.NoError(t, os.WriteFile(logs[0], whole, 0o600))
 
 	unknown := perigee(t, nil, "", "restore-views", "--data-dir", folder, "--shard", "other")
 	require.Equal(t, exitFailed, unknown.code)

@@ -94,6 +94,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.checkCommand(),
 		a.dumpCommand(),
 		a.restoreViewsCommand(),
+		a.restoreRevisionCommand(),
 		a.versionCommand(),
 	)
 	return root

@@ -53,6 +53,9 @@ type Config struct {
 	// AutoCreateGroups makes a receive with a missing consumer group create it
 	// instead of failing (auto_create_groups).
 	AutoCreateGroups bool
+	// AutoCreateLimit is with how many topics, or groups, no more of them are created
+	// this way; 0: no limit (auto_create_limit).
+	AutoCreateLimit int
 	// DefaultQueues is the number of queues of a topic whose creator names none
 	// (default_queues).
 	DefaultQueues int
@@ -72,9 +75,11 @@ type Config struct {
 	// under lease; 0: no limit (in_flight_limit).
 	InFlightLimit int
 	// MaxWaitingReceives is how many receives may wait for messages at a time,
-	// fewer where the memory limit leaves no room for them; 0: no limit
-	// (max_waiting_receives).
+	// fewer where the memory limit, or else the machine's memory, leaves no room for
+	// them; 0: no limit (max_waiting_receives).
 	MaxWaitingReceives int
+	// MaxSessions is how many clients are known at a time; 0: no limit (max_sessions).
+	MaxSessions int
 	// SessionTimeout is how long a client counts as alive after its last sign
 	// of life (session_timeout).
 	SessionTimeout time.Duration
@@ -274,6 +279,7 @@ func Default() Config {
 			Interval: 10 * time.Second,
 		},
 		AutoCreateGroups: true,
+		AutoCreateLimit:  10_000,
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,
 		MaxBodySize:      4 << 20,
@@ -284,6 +290,7 @@ func Default() Config {
 
 		InFlightLimit:      20_000,
 		MaxWaitingReceives: 100_000,
+		MaxSessions:        100_000,
 
 		Renew:   Renew{Slice: time.Minute, Max: 3 * time.Hour},
 		Metrics: Metrics{MaxTopics: 1000},

@@ -24,10 +24,12 @@ const (
 	// A record of the log holds a message and does not span segments.
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
-	maxCount        = 1_000_000_000
-	maxConnections  = 10_000_000
-	// A receive may find 4 MiB.
-	minDeliveryMemory = 4 << 20
+	// A third of a slice must be enough for a round of the store on a slow disk.
+	minRenew       = 2 * time.Second
+	maxCount       = 1_000_000_000
+	maxConnections = 10_000_000
+	// A receive may find 4 MiB, and one connection gets half.
+	minDeliveryMemory = 8 << 20
 	maxDeliveryMemory = 1 << 40
 	// A scrape of that many takes seconds and a hundred megabytes.
 	maxMetricTopics = 100_000
@@ -229,6 +231,12 @@ func (c Config) validateSizes() error {
 	if err := within("default_queues", c.DefaultQueues, 1, mq.MaxQueues); err != nil {
 		return err
 	}
+	if err := within("auto_create_limit", c.AutoCreateLimit, 0, maxCount); err != nil {
+		return err
+	}
+	if err := within("max_sessions", c.MaxSessions, 0, maxCount); err != nil {
+		return err
+	}
 	if c.MemoryLimit != 0 {
 		if err := within("memory_limit", c.MemoryLimit, minMemory, maxMemory); err != nil {
 			return err
@@ -266,10 +274,10 @@ func (c Config) validateTimes() error {
 	if err := within("shutdown_timeout", c.ShutdownTimeout, 0, time.Hour); err != nil {
 		return err
 	}
-	if err := within("renew.max", c.Renew.Max, time.Second, maxRenew); err != nil {
+	if err := within("renew.max", c.Renew.Max, minRenew, maxRenew); err != nil {
 		return err
 	}
-	return within("renew.slice", c.Renew.Slice, time.Second, c.Renew.Max)
+	return within("renew.slice", c.Renew.Slice, minRenew, c.Renew.Max)
 }
 
 func (c Config) validateMetrics() error {

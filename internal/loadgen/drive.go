@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // afterError is how long a worker pauses after a call that failed, so that a
@@ -52,6 +55,7 @@ func work(ctx context.Context, w worker, m *meter, ends *ends, pace *pacer, batc
 	defer func() {
 		if err := w.finish(context.WithoutCancel(ctx)); err != nil {
 			m.failed(errorName(err), 1)
+			m.gone = m.gone || status.Code(err) == codes.Unavailable
 		}
 	}()
 	for ctx.Err() == nil {
@@ -70,7 +74,10 @@ func work(ctx context.Context, w worker, m *meter, ends *ends, pace *pacer, batc
 				return // the end, not a failure
 			}
 			m.failed(errorName(err), 1)
+			m.gone = status.Code(err) == codes.Unavailable
 			pause(ctx, afterError)
+		} else {
+			m.gone = false
 		}
 		if !more {
 			return

@@ -37,6 +37,7 @@ type meter struct {
 	ack      *hdrhistogram.Histogram
 	errors   map[string]int64
 	handles  []Handle
+	gone     bool     // the latest call found no server
 	_        [64]byte // workers do not share a cache line
 }
 
@@ -65,6 +66,8 @@ type Result struct {
 	// Errors counts what failed, by the name of the protocol's code or, for
 	// calls that were not answered, of gRPC's.
 	Errors map[string]int64
+	// Gone says that the latest call of a worker found no server.
+	Gone bool
 	// Latency is in nanoseconds: per request, or per message from send to
 	// receive in an end-to-end load.
 	Latency *hdrhistogram.Histogram
@@ -98,6 +101,7 @@ func gather(elapsed time.Duration, meters []*meter) Result {
 		r.Messages += m.messages.Load()
 		r.Bytes += m.bytes.Load()
 		r.Requests += m.requests
+		r.Gone = r.Gone || m.gone
 		for name, n := range maps.All(m.errors) {
 			r.Errors[name] += n
 		}

@@ -184,8 +184,12 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return limit(r.DiskRefuse) },
 	},
 	{
-		family{"perigee.disk.full.refused", counter, none, ofShard, "Sends, receives and dead letters refused for want of disk space."},
+		family{"perigee.disk.full.refused", counter, none, ofShard, "Sends, receives, dead letters and new topics and groups refused for want of disk space."},
 		func(r *shardReading) float64 { return float64(r.StoreFull) },
+	},
+	{
+		family{"perigee.log.removals.failed", counter, none, ofShard, "Removals of files no longer needed that failed. They take room, and are tried again."},
+		func(r *shardReading) float64 { return float64(r.NotRemoved) },
 	},
 }
 
@@ -257,7 +261,7 @@ var logMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.views.Sublevels) },
 	},
 	{
-		family{"perigee.views.memory", gauge, bytes, ofShard, "Effects in memory that wait to be written. The shard waits above 128 MiB."},
+		family{"perigee.views.memory", gauge, bytes, ofShard, "Effects in memory that wait to be written. The shard waits above 128 MiB, with a memory limit below 2 GiB above a sixteenth of it."},
 		func(r *shardReading) float64 { return float64(r.views.MemTable) },
 	},
 	{

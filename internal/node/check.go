@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -63,10 +64,11 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 		sum.Findings += s.Findings
 	}
 	readable := true
+	metadata := alike{found: opts.Found}
 	found := func(err error) {
 		readable = false
 		sum.Findings++
-		opts.Found(ofMetadata(metadataDir, err))
+		metadata.add(ofMetadata(metadataDir, err))
 	}
 	sum.Metadata, err = router.Check(fsys, metadataDir, found)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,15 +84,63 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 		}
 		if !has {
 			sum.Findings++
-			opts.Found(Finding{Shard: name, File: logDir, Offset: -1, Problem: "is missing, but the metadata places topics on the shard"})
+			opts.Found(Finding{Shard: name, File: logDir, Offset: -1, Problem: noLog(fsys, logDir) + ", but the metadata places topics on the shard"})
 		}
 	}
 	for _, s := range sum.Shards {
 		if readable && unheardOf(s.Topics, s.Groups, sum.Metadata.LastTopic, sum.Metadata.LastGroup) {
+			sum.Metadata.Findings++
 			found(fmt.Errorf("shard %s: %s", s.Shard, olderMetadata))
 		}
 	}
+	metadata.end()
 	return sum, nil
+}
+
+// perProblem is how many findings of one kind are told one by one.
+const perProblem = 10
+
+// alike passes findings on, but not all of one kind: those whose problem begins alike, up
+// to the first number or name.
+type alike struct {
+	found func(Finding)
+	kinds []string
+	of    map[string]*findings
+}
+
+type findings struct {
+	n    int
+	last Finding
+}
+
+func (a *alike) add(f Finding) {
+	kind := f.Problem
+	if i := strings.IndexAny(kind, "0123456789\"'"); i >= 0 {
+		kind = kind[:i]
+	}
+	all := a.of[kind]
+	if all == nil {
+		if a.of == nil {
+			a.of = map[string]*findings{}
+		}
+		all = &findings{}
+		a.of[kind] = all
+		a.kinds = append(a.kinds, kind)
+	}
+	all.n, all.last = all.n+1, f
+	if all.n <= perProblem {
+		a.found(f)
+	}
+}
+
+// end tells how many were left out.
+func (a *alike) end() {
+	for _, kind := range a.kinds {
+		if all := a.of[kind]; all.n > perProblem {
+			all.last.Problem = fmt.Sprintf("and %d more of this kind, the last one: %s", all.n-perProblem, all.last.Problem)
+			a.found(all.last)
+		}
+	}
 }
 
 // IsDamage reports whether err is about files that are not what was written to them.
@@ -115,4 +165,10 @@ func ofMetadata(dir string, err error) Finding {
 		f.Problem = fmt.Sprintf("has version %d, this program reads up to %d", version.Found, version.Known)
 	}
 	return f
+}
+
+// RestoreRevision is router.RestoreRevision for the metadata in the data directory of a
+// stopped node.
+func RestoreRevision(fsys vfs.FS, dataDir string) (router.RestoredRevision, error) {
+	return router.RestoreRevision(fsys, fsys.PathJoin(dataDir, routerDir))
 }

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -58,22 +60,56 @@ func unheardOf(topics []mq.TopicID, groups []mq.GroupID, lastTopic mq.TopicID, l
 		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
 }
 
-// CheckPlaced returns an error when the metadata places topics or groups on a shard
-// of which the store in dir has nothing: its files have been lost, or are not where they
-// were, and a store that begins anew would hide that. It is called before the store is
-// opened.
+// CheckPlaced returns an error when the store in dir has nothing of the shard although it
+// should, which a store that begins anew would hide: the metadata places topics on it, and
+// its files are lost or elsewhere; or there are files of another shard, and this one is
+// only a new name for it. So it is when all topics are on another shard. It is called
+// before the store is opened, and changes nothing.
 func CheckPlaced(fsys vfs.FS, dir string, r *router.Router, shard string) error {
 	logDir, has, err := store.HasShard(fsys, dir, shard)
-	if has || err != nil {
+	if err != nil {
 		return err
 	}
+	shards, err := store.Shards(fsys, dir)
+	if err != nil {
+		return err
+	}
+	delete(shards, shard)
+	var here, elsewhere *mq.Topic
 	for _, t := range r.ListTopics(context.Background(), router.Selection{AllNamespaces: true, DeadLetters: true}) {
 		if _, err := t.On(shard); err == nil {
-			return fmt.Errorf("%s is missing, but the metadata places topic %s on shard %s: its files are lost or elsewhere; bring them back, or delete the metadata too to begin anew",
-				logDir, t.Resource, shard)
+			here = cmp.Or(here, t)
+		} else {
+			elsewhere = cmp.Or(elsewhere, t)
 		}
 	}
+	switch {
+	case here != nil && !has:
+		return fmt.Errorf("%s %s, but the metadata places topic %s on shard %s: its files are lost or elsewhere; bring them back, or delete the metadata too to begin anew",
+			logDir, noLog(fsys, logDir), here.Resource, shard)
+	case here == nil && elsewhere != nil:
+		name := elsewhere.Shards[0].Shard
+		found := "there are no files of it in " + dir
+		if files, ok := shards[name]; ok {
+			found = "its files are in " + files
+		}
+		return fmt.Errorf("the configuration names shard %s, and the metadata places topic %s on shard %s; %s: a shard keeps its name, set shard to %s again",
+			shard, elsewhere.Resource, name, found, name)
+	case !has && len(shards) > 0:
+		name := slices.Min(slices.Collect(maps.Keys(shards)))
+		return fmt.Errorf("the configuration names shard %s, of which there is nothing, but %s has files of shard %s: "+
+			"a shard keeps its name, set shard to %s again; or move the folder out of the data directory to begin anew",
+			shard, shards[name], name, name)
+	}
 	return nil
+}
+
+// noLog says what is wrong with the directory of a log that is not there.
+func noLog(fsys vfs.FS, logDir string) string {
+	if _, err := fsys.Stat(logDir); err == nil {
+		return "has no segment of a log"
+	}
+	return "is missing"
 }
 
 // follow carries changes of topics and groups into the store, until ctx ends.

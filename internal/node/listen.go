@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/perigee-mq/perigee/internal/config"
@@ -31,7 +32,7 @@ const (
 func (n *node) listen() error {
 	inner, err := net.Listen("tcp", n.cfg.HTTPListen)
 	if err != nil {
-		return fmt.Errorf("http_listen: %w", err)
+		return listenError("http_listen", err)
 	}
 	n.httpListener = transport.NewListener(inner, transport.ListenerOptions{Limit: transport.NewLimit(httpConnections, n.logger)})
 	n.connections = transport.NewLimit(maxConnections(n.cfg.MaxConnections), n.logger)
@@ -57,10 +58,18 @@ func (n *node) listenGRPC(key string, l config.Listener) error {
 	}
 	inner, err := net.Listen("tcp", l.Listen)
 	if err != nil {
-		return fmt.Errorf("%s: %w", key, err)
+		return listenError(key, err)
 	}
 	n.grpcListeners = append(n.grpcListeners, transport.NewListener(inner, opts))
 	return nil
+}
+
+// listenError names the key whose address cannot be listened on.
+func listenError(key string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s: %w; stop the process that listens there, or set %s to another address", key, err, key)
+	}
+	return fmt.Errorf("%s: %w", key, err)
 }
 
 func maxConnections(configured int) int {

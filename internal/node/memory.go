@@ -24,6 +24,8 @@ type memoryPlan struct {
 	// deliveries bounds the stored bytes of messages on their way to consumers; each
 	// is in memory twice. 0: as configured.
 	deliveries int64
+	// settings bounds what clients say about themselves and is kept for them.
+	settings int64
 }
 
 // Bounds and shares of the parts. Without a limit each part gets what serves a
@@ -32,6 +34,7 @@ const (
 	defaultCache    = 32 << 20
 	defaultMemTable = 32 << 20
 	defaultSends    = 256 << 20
+	defaultSettings = 64 << 20
 
 	// waitingReceive is what one takes, with its gRPC stream.
 	waitingReceive = 16 << 10
@@ -42,9 +45,11 @@ const (
 
 // planMemory divides the memory: configured is the operator's own limit, runtime
 // that of GOMEMLIMIT, container that of the control group; 0 where there is none.
+// machine is all the memory there is, 0 where that is not known: without a limit it
+// bounds the receives that wait, the one part that is not small beside it.
 // waiting is how many receives may wait if there is memory for them, 0: any number.
-func planMemory(configured, runtime, container int64, waiting int) memoryPlan {
-	p := memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, waiting: waiting}
+func planMemory(configured, runtime, container, machine int64, waiting int) memoryPlan {
+	p := memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, waiting: waiting}
 	switch {
 	case configured > 0:
 		p.limit, p.set = configured, true
@@ -53,16 +58,24 @@ func planMemory(configured, runtime, container int64, waiting int) memoryPlan {
 	case container > 0:
 		p.limit, p.set = int64(float64(container)*ofContainer), true
 	default:
+		if machine > 0 {
+			p.waiting = waitingIn(machine, waiting)
+		}
 		return p
 	}
 	p.cache = between(p.limit/16, 4<<20, 1<<30)
 	p.memTable = between(p.limit/64, 2<<20, defaultMemTable)
 	p.sends = between(p.limit/8, 8<<20, 1<<30)
 	p.deliveries = between(p.limit/16, 8<<20, 1<<30)
-	if room := int(min(p.limit/4/waitingReceive, math.MaxInt32)); waiting > 0 {
-		p.waiting = min(waiting, room)
-	}
+	p.settings = between(p.limit/64, 2<<20, defaultSettings)
+	p.waiting = waitingIn(p.limit, waiting)
 	return p
+}
+
+// waitingIn returns how many of the receives that may wait fit into a quarter of the
+// memory.
+func waitingIn(memory int64, waiting int) int {
+	return min(waiting, int(between(memory/4/waitingReceive, 1, math.MaxInt32)))
 }
 
 // deliveryMemory returns what deliveries may take where so much is configured.
@@ -74,6 +87,26 @@ func (p memoryPlan) deliveryMemory(configured int64) int64 {
 }
 
 func between(v, low, high int64) int64 { return min(max(v, low), high) }
+
+// machineMemory returns how much memory the machine has; 0 where it does not say. root
+// is the file system from "/" on.
+func machineMemory(root fs.FS) int64 {
+	text, err := fs.ReadFile(root, "proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		// MemTotal:       16384256 kB
+		fields := strings.Fields(line)
+		if len(fields) != 3 || fields[0] != "MemTotal:" || fields[2] != "kB" {
+			continue
+		}
+		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil && n < math.MaxInt64>>10 {
+			return n << 10
+		}
+	}
+	return 0
+}
 
 // containerMemory returns the memory limit of the control group that the process
 // is in, and of those above it; 0 where there is none. root is the file system

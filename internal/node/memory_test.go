@@ -66,32 +66,58 @@ func TestContainerMemoryIsTheLowestLimitOfTheGroupAndThoseAboveIt(t *testing.T) 
 }
 
 func TestMemoryPlanFollowsTheFirstLimitThereIs(t *testing.T) {
-	none := planMemory(0, 0, 0, 100_000)
-	require.Equal(t, memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, waiting: 100_000}, none)
+	none := planMemory(0, 0, 0, 0, 100_000)
+	require.Equal(t, memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, waiting: 100_000}, none)
 
-	p := planMemory(1<<30, 2<<30, 3<<30, 0)
+	p := planMemory(1<<30, 2<<30, 3<<30, 4<<30, 0)
 	require.Equal(t, int64(1<<30), p.limit)
 	require.True(t, p.set)
-	p = planMemory(0, 2<<30, 3<<30, 0)
+	p = planMemory(0, 2<<30, 3<<30, 4<<30, 0)
 	require.Equal(t, int64(2<<30), p.limit)
 	require.False(t, p.set, "the runtime knows it")
-	p = planMemory(0, 0, 1000<<20, 0)
+	p = planMemory(0, 0, 1000<<20, 4<<30, 0)
 	require.Equal(t, int64(900<<20), p.limit)
 	require.True(t, p.set)
 }
 
 func TestMemoryPlanKeepsToItsLimit(t *testing.T) {
 	for limit := int64(64 << 20); limit < 1<<40; limit *= 2 {
-		p := planMemory(limit, 0, 0, math.MaxInt32)
+		p := planMemory(limit, 0, 0, 0, math.MaxInt32)
 		// A send takes two to three times its bytes; two memtables beside the blocks.
-		sum := p.cache + 4*p.memTable + 3*p.sends + int64(p.waiting)*waitingReceive
+		sum := p.cache + 4*p.memTable + 3*p.sends + p.settings + int64(p.waiting)*waitingReceive
 		require.LessOrEqual(t, sum, limit, "of %d MiB", limit>>20)
-		more := planMemory(2*limit, 0, 0, math.MaxInt32)
+		more := planMemory(2*limit, 0, 0, 0, math.MaxInt32)
 		require.GreaterOrEqual(t, more.cache, p.cache)
 		require.GreaterOrEqual(t, more.memTable, p.memTable)
 		require.GreaterOrEqual(t, more.sends, p.sends)
 		require.GreaterOrEqual(t, more.waiting, p.waiting)
 	}
-	require.Equal(t, 7, planMemory(1<<30, 0, 0, 7).waiting)
-	require.Zero(t, planMemory(1<<30, 0, 0, 0).waiting, "no bound is no bound")
+	require.Equal(t, 7, planMemory(1<<30, 0, 0, 0, 7).waiting)
+	require.Zero(t, planMemory(1<<30, 0, 0, 0, 0).waiting, "no bound is no bound")
+}
+
+func TestWithoutALimitTheMachineBoundsTheReceivesThatWait(t *testing.T) {
+	require.Equal(t, 16_384, planMemory(0, 0, 0, 1<<30, 100_000).waiting)
+	require.Equal(t, 100_000, planMemory(0, 0, 0, 8<<30, 100_000).waiting)
+	require.Equal(t, 7, planMemory(0, 0, 0, 1<<30, 7).waiting)
+	require.Zero(t, planMemory(0, 0, 0, 1<<30, 0).waiting, "no bound is no bound")
+	small := planMemory(0, 0, 0, 1<<30, 100_000)
+	require.Zero(t, small.limit, "the machine's memory is no limit of the process")
+	require.Equal(t, int64(defaultSends), small.sends)
+}
+
+func TestMachineMemoryIsWhatTheSystemSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		want int64
+	}{
+		"as it is":     {"MemTotal:       16384256 kB\nMemFree:        1 kB\n", 16384256 << 10},
+		"not first":    {"MemFree: 1 kB\nMemTotal: 2 kB\n", 2048},
+		"not a number": {"MemTotal: much kB\n", 0},
+		"too large":    {"MemTotal: 9223372036854775807 kB\n", 0},
+		"nothing":      {"", 0},
+	} {
+		require.Equal(t, c.want, machineMemory(files(map[string]string{"proc/meminfo": c.text})), name)
+	}
+	require.Zero(t, machineMemory(files(nil)))
 }

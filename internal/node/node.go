@@ -181,7 +181,8 @@ func (n *node) planMemory() {
 	if limit == math.MaxInt64 {
 		limit = 0
 	}
-	n.memory = planMemory(int64(n.cfg.MemoryLimit), limit, containerMemory(os.DirFS("/")), n.cfg.MaxWaitingReceives)
+	root := os.DirFS("/")
+	n.memory = planMemory(int64(n.cfg.MemoryLimit), limit, containerMemory(root), machineMemory(root), n.cfg.MaxWaitingReceives)
 	if n.memory.set {
 		debug.SetMemoryLimit(n.memory.limit)
 	}
@@ -206,9 +207,12 @@ func (n *node) openTiers() (err error) {
 	}
 	n.router, err = router.Open(router.Options{
 		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
-		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Logger: n.logger, OnFailure: n.notServing,
+		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups, AutoCreateLimit: n.cfg.AutoCreateLimit,
+		DefaultQueues: int32(n.cfg.DefaultQueues), Admit: n.admitNew, Logger: n.logger, OnFailure: n.notServing,
 	})
+	if errors.Is(err, router.ErrInUse) {
+		return fmt.Errorf("data_dir %s: %w; stop that process, or set data_dir to another folder", n.cfg.DataDir, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -232,10 +236,23 @@ func (n *node) openTiers() (err error) {
 	return nil
 }
 
+// admitNew returns why no topic or group may be created: metadata shares the disk of the
+// store. Nobody asks before the store is open.
+func (n *node) admitNew() error {
+	if s := n.metrics.store.Load(); s != nil {
+		return s.AdmitNew()
+	}
+	return nil
+}
+
 // notServing makes the health service say that a tier has stopped for good.
 func (n *node) notServing() {
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
+
+// otherRequests is the largest request that is not a send. The proxy reads sends by
+// itself, with a bound of their sum; of the others gRPC reads each as it comes.
+const otherRequests = 4 << 20
 
 func (n *node) buildServer() (err error) {
 	if n.tracing, err = openTracing(n.cfg, n.logger); err != nil {
@@ -249,7 +266,7 @@ func (n *node) buildServer() (err error) {
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
-		SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
+		MaxSessions: n.cfg.MaxSessions, SettingsMemory: n.memory.settings, SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})
 	if err != nil {
@@ -257,8 +274,10 @@ func (n *node) buildServer() (err error) {
 	}
 	n.metrics.proxy.Store(n.proxy)
 	opts := transport.ServerOptions(transport.ServerConfig{
-		Credentials: n.credentials, MaxRecvMsgSize: int(n.cfg.MaxRecvSize),
+		Credentials: n.credentials, MaxRecvMsgSize: min(int(n.cfg.MaxRecvSize), otherRequests),
 	})
+	// Calls that are cut off give back what they have leased, and then the store may close.
+	opts = append(opts, grpc.WaitForHandlers(true))
 	opts = append(opts, n.gate()...)
 	opts = append(opts, n.proxy.Interceptors()...)
 	n.grpcServer = grpc.NewServer(opts...)
@@ -311,7 +330,7 @@ func (n *node) ready() error {
 //  2. waiting receives end empty, and Telemetry and health streams end; no
 //     connection is accepted, those that serve nothing yet are closed, the others
 //     are told to go (GOAWAY); calls under way finish and are answered;
-//  3. after ShutdownTimeout, what is left is cut off;
+//  3. after ShutdownTimeout, what is left is cut off, and gives back what it has leased;
 //  4. the proxy ends its background work, and the last spans are sent;
 //  5. the store and the router flush and close.
 func (n *node) stop() error {

@@ -5,15 +5,19 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -205,8 +209,48 @@ func TestSecondNodeOnTheSameDataIsRefused(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = dir, "127.0.0.1:0", "127.0.0.1:0"
 	err := node.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(node.Info) { t.Error("ready") })
+	require.ErrorContains(t, err, "data_dir "+dir)
 	require.ErrorContains(t, err, "in use by another process")
+	require.ErrorContains(t, err, "set data_dir to another folder")
 	require.Equal(t, rmqpb.Code_TOPIC_NOT_FOUND, r.send(t, "missing").GetCode(), "the first one is unharmed")
+	r.stop(t)
+}
+
+func TestAnAddressInUseIsNamedWithItsKey(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, taken.Close()) }()
+	address := taken.Addr().String()
+	for key, set := range map[string]func(*config.Config){
+		"http_listen":         func(c *config.Config) { c.HTTPListen = address },
+		"grpc_listen":         func(c *config.Config) { c.GRPCListen = address },
+		"listeners[0].listen": func(c *config.Config) { c.Listeners = []config.Listener{{Listen: address}} },
+	} {
+		cfg := config.Default()
+		cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+		set(&cfg)
+		err := node.Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func(node.Info) { t.Error("ready") })
+		require.ErrorContains(t, err, key+": listen tcp "+address+": ")
+		require.ErrorContains(t, err, "set "+key+" to another address")
+	}
+}
+
+func TestOnlySendsAreLarge(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-mq-client-id", "tester")
+	_, err := r.rmq.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: &rmqpb.Resource{Name: strings.Repeat("x", 5<<20)}})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.ErrorContains(t, err, "4194304")
+	r.topic(t, "orders")
+	var large []*rmqpb.Message
+	for range 2 {
+		large = append(large, &rmqpb.Message{
+			Topic: &rmqpb.Resource{Name: "orders"}, Body: make([]byte, 3<<20), SystemProperties: &rmqpb.SystemProperties{MessageId: "1"},
+		})
+	}
+	resp, err := r.rmq.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: large})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, resp.GetStatus().GetCode(), resp.GetStatus().GetMessage())
 	r.stop(t)
 }
 

@@ -138,8 +138,11 @@ func TestATopicWithARetentionIsDeletedLikeAnyOther(t *testing.T) {
 func TestSendsToADiskBeyondItsLimitAreRefusedWithTheNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		b := startInBubble(t, dir, func(c *config.Config) { c.Retention.Disk.Refuse = config.Watermark{Free: 1 << 50} })
-		b.createTopic(t, "t", 0)
+		b := startInBubble(t, dir)
+		b.createTopic(t, "t", 0) // none can be later
+		b.close(t)
+
+		b = startInBubble(t, dir, func(c *config.Config) { c.Retention.Disk.Refuse = config.Watermark{Free: 1 << 50} })
 		synctest.Wait() // the first look at the disk
 		refused := b.trySend(t, "t", "1")
 		require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, refused.GetCode())

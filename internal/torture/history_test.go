@@ -34,10 +34,12 @@ type history struct {
 	settings
 	rng    *rand.Rand // of the goroutine that plans
 	faults bool       // or the store is only closed and opened
-	ledger *ledger
-	topic  *mq.Topic
-	groups []consumers
-	nextID int // guarded by ledger.mu
+	// inFlight is the limit of all receives, 0: none.
+	inFlight int
+	ledger   *ledger
+	topic    *mq.Topic
+	groups   []consumers
+	nextID   int // guarded by ledger.mu
 }
 
 func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
@@ -51,6 +53,9 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	if rng.IntN(2) == 0 {
 		h.fill = 4 << 10
+	}
+	if rng.IntN(3) == 0 {
+		h.inFlight = 5
 	}
 	for id := range mq.GroupID(1 + rng.IntN(2)) {
 		g := &mq.Group{ID: 1 + id, Resource: mq.Resource{Name: fmt.Sprint("g", id)}, Retry: mq.DefaultRetryPolicy(), DeadLetter: mq.TopicID(100 + id), Version: 1}
@@ -274,7 +279,7 @@ func (c *client) receive(ctx context.Context) error {
 	g := c.h.groups[c.rng.IntN(len(c.h.groups))]
 	r := mq.Receive{
 		Topic: c.h.topic, Group: g.Group, Tags: g.tags, Max: 1 + c.rng.IntN(8), Invisible: time.Duration(1+c.rng.IntN(100)) * tick,
-		Wait: time.Duration(c.rng.IntN(40)) * tick,
+		Wait: time.Duration(c.rng.IntN(40)) * tick, InFlight: c.h.inFlight,
 	}
 	if c.rng.IntN(8) == 0 { // a caller that goes away meanwhile
 		var cancel context.CancelFunc
@@ -283,6 +288,9 @@ func (c *client) receive(ctx context.Context) error {
 	}
 	start := time.Now()
 	got, err := c.s.Receive(ctx, shardName, r)
+	if r.InFlight > 0 {
+		start = time.Now() // it may have waited for others to settle theirs
+	}
 	c.h.ledger.delivered(c.life, g.ID, start, r.Invisible, got)
 	for _, d := range got {
 		if c.rng.IntN(5) > 0 { // the rest is left to the end of its lease

@@ -11,18 +11,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
 
 // A Session is one client id. Its methods may be called from any goroutine.
 type Session struct {
 	ID    string
+	table *Table
 	start time.Time    // times are counted from here: a step of the wall clock ends no session
 	seen  atomic.Int64 // nanoseconds since start
 
 	mu struct {
 		sync.Mutex
 		settings *rmqpb.Settings
+		size     int64     // of the settings, as the table counts them
+		dropped  bool      // the table has forgotten it
 		streams  []*Stream // open ones, the newest last
 		lost     int64     // just after the last of them ended, as seen; 0: never
 		about    About
@@ -38,11 +43,32 @@ func (s *Session) Settings() *rmqpb.Settings {
 	return s.mu.settings
 }
 
-// SetSettings replaces the settings: each one is a full snapshot.
-func (s *Session) SetSettings(settings *rmqpb.Settings) {
+// SetSettings replaces the settings: each one is a full snapshot. It reports false, and
+// keeps the earlier ones, when those of all clients would be more than the table keeps.
+func (s *Session) SetSettings(settings *rmqpb.Settings) bool {
+	size := int64(proto.Size(settings))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.settings = settings
+	if s.mu.dropped { // it counts no more, and goes with its last stream
+		s.mu.settings = settings
+		return true
+	}
+	more := size - s.mu.size
+	if all := s.table.settings.Add(more); more > 0 && s.table.limits.Settings > 0 && all > s.table.limits.Settings {
+		s.table.settings.Add(-more)
+		return false
+	}
+	s.mu.settings, s.mu.size = settings, size
+	return true
+}
+
+// drop notes that the table has forgotten the session.
+func (s *Session) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.dropped = true
+	s.table.settings.Add(-s.mu.size)
+	s.mu.size = 0
 }
 
 // Seen returns when the client last gave a sign of life, by the clock as it is now.

@@ -14,7 +14,7 @@ import (
 var command = &rmqpb.TelemetryCommand{}
 
 func TestCommandsGoToTheNewestOpenStream(t *testing.T) {
-	s := NewTable(time.Minute, nil).Touch("c")
+	s := NewTable(time.Minute, Limits{}, nil).Touch("c")
 	require.False(t, s.Send(command))
 	first, second := NewStream(), NewStream()
 	s.Attach(first)
@@ -33,7 +33,7 @@ func TestCommandsGoToTheNewestOpenStream(t *testing.T) {
 }
 
 func TestLateEndOfAnEarlierStreamChangesNothing(t *testing.T) {
-	s := NewTable(time.Minute, nil).Touch("c")
+	s := NewTable(time.Minute, Limits{}, nil).Touch("c")
 	first, second := NewStream(), NewStream()
 	s.Attach(first)
 	s.Attach(second)
@@ -74,7 +74,7 @@ func TestAQueueOfLargeCommandsIsFullEarly(t *testing.T) {
 func TestSilentSessionsEndAndOthersStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended []string
-		table := NewTable(90*time.Second, func(s *Session) { ended = append(ended, s.ID) })
+		table := NewTable(90*time.Second, Limits{}, func(s *Session) { ended = append(ended, s.ID) })
 		table.Touch("silent")
 		table.Touch("beating")
 		table.Touch("connected").Attach(NewStream())
@@ -92,7 +92,7 @@ func TestSilentSessionsEndAndOthersStay(t *testing.T) {
 
 func TestTimeoutCountsFromTheEndOfTheLastStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := NewTable(90*time.Second, func(*Session) {})
+		table := NewTable(90*time.Second, Limits{}, func(*Session) {})
 		st := NewStream()
 		s := table.Touch("c")
 		s.Attach(st)
@@ -111,7 +111,7 @@ func TestTimeoutCountsFromTheEndOfTheLastStream(t *testing.T) {
 
 func TestGoodbyeEndsASessionWithoutTheCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := NewTable(time.Minute, func(s *Session) { t.Errorf("ended %s", s.ID) })
+		table := NewTable(time.Minute, Limits{}, func(s *Session) { t.Errorf("ended %s", s.ID) })
 		s := table.Touch("c")
 		require.Same(t, s, table.Remove("c"))
 		require.Nil(t, table.Remove("c"))
@@ -119,5 +119,46 @@ func TestGoodbyeEndsASessionWithoutTheCallback(t *testing.T) {
 		table.Close()
 		time.Sleep(time.Hour)
 		require.Equal(t, 1, table.Len(), "a closed table ends nothing")
+	})
+}
+
+func TestAFullTableMakesNoSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := NewTable(time.Minute, Limits{Sessions: 2}, func(*Session) {})
+		defer table.Close()
+		require.NotNil(t, table.Touch("a"))
+		require.NotNil(t, table.Touch("b"))
+		require.Nil(t, table.Touch("c"))
+		require.NotNil(t, table.Touch("a"), "who is there stays")
+		require.NotNil(t, table.Remove("b"))
+		require.NotNil(t, table.Touch("c"))
+		time.Sleep(3 * time.Minute)
+		require.Zero(t, table.Len())
+		require.NotNil(t, table.Touch("d"))
+	})
+}
+
+func TestTheSettingsOfAllSessionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sized := func(bytes int) *rmqpb.Settings {
+			return &rmqpb.Settings{UserAgent: &rmqpb.UA{Hostname: strings.Repeat("x", bytes)}}
+		}
+		table := NewTable(time.Minute, Limits{Settings: 1000}, func(*Session) {})
+		defer table.Close()
+		a, b := table.Touch("a"), table.Touch("b")
+		first := sized(500)
+		require.True(t, a.SetSettings(first))
+		require.False(t, a.SetSettings(sized(1000)))
+		require.Same(t, first, a.Settings(), "they stay as they were")
+		require.False(t, b.SetSettings(sized(500)))
+		require.True(t, a.SetSettings(sized(100)))
+		require.True(t, b.SetSettings(sized(500)))
+
+		table.Remove("b")
+		require.True(t, b.SetSettings(sized(5000)), "it goes with its last stream")
+		require.True(t, a.SetSettings(sized(900)))
+		time.Sleep(3 * time.Minute)
+		require.Zero(t, table.Len())
+		require.Zero(t, table.settings.Load())
 	})
 }

@@ -4,15 +4,18 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Table holds the sessions of a proxy and ends those that fall silent. A client
 // with an open stream is not silent: the transport notices when its peer is gone.
 type Table struct {
-	timeout time.Duration
-	ended   func(*Session)
-	start   time.Time
+	limits   Limits
+	settings atomic.Int64 // bytes of all settings that are kept
+	timeout  time.Duration
+	ended    func(*Session)
+	start    time.Time
 
 	mu struct {
 		sync.RWMutex
@@ -23,16 +26,22 @@ type Table struct {
 	}
 }
 
+// Limits bound what a table holds; 0: any number.
+type Limits struct {
+	Sessions int
+	Settings int64 // bytes of the settings of all sessions, encoded
+}
+
 // NewTable returns an empty table. ended is called, without a lock held, for
 // every session that was silent for timeout.
-func NewTable(timeout time.Duration, ended func(*Session)) *Table {
-	t := &Table{timeout: timeout, ended: ended, start: time.Now()}
+func NewTable(timeout time.Duration, limits Limits, ended func(*Session)) *Table {
+	t := &Table{timeout: timeout, limits: limits, ended: ended, start: time.Now()}
 	t.mu.sessions = map[string]*Session{}
 	return t
 }
 
 // Touch returns the session of the client id, made if there is none, and notes
-// a sign of life.
+// a sign of life. It is nil when there is none and the table is full.
 func (t *Table) Touch(id string) *Session {
 	if s := t.Seen(id); s != nil {
 		return s
@@ -41,7 +50,10 @@ func (t *Table) Touch(id string) *Session {
 	defer t.mu.Unlock()
 	s := t.mu.sessions[id]
 	if s == nil {
-		s = &Session{ID: id, start: t.start}
+		if most := t.limits.Sessions; most > 0 && len(t.mu.sessions) >= most {
+			return nil
+		}
+		s = &Session{ID: id, start: t.start, table: t}
 		t.mu.sessions[id] = s
 		if t.mu.timer == nil && !t.mu.closed {
 			t.mu.timer = time.AfterFunc(t.timeout, t.sweep)
@@ -77,6 +89,9 @@ func (t *Table) Remove(id string) *Session {
 	defer t.mu.Unlock()
 	s := t.mu.sessions[id]
 	delete(t.mu.sessions, id)
+	if s != nil {
+		s.drop()
+	}
 	return s
 }
 
@@ -134,6 +149,7 @@ func (t *Table) silent() (ended []*Session, ok bool) {
 		left := t.timeout - s.Silent()
 		if left <= 0 {
 			delete(t.mu.sessions, id)
+			s.drop()
 			ended = append(ended, s)
 			continue
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/internal/tether"
 )
 
 // A bubble is a server on a listener in memory, under fake time.
@@ -160,51 +160,6 @@ func TestSlowFramesAreGivenUpInTime(t *testing.T) {
 	}
 }
 
-// A vanishingConn loses everything once its peer has vanished, and tells nobody.
-type vanishingConn struct {
-	net.Conn
-	vanished chan struct{}
-	closed   chan struct{}
-	once     sync.Once
-}
-
-func vanishing(conn net.Conn) *vanishingConn {
-	return &vanishingConn{Conn: conn, vanished: make(chan struct{}), closed: make(chan struct{})}
-}
-
-func (c *vanishingConn) gone() bool {
-	select {
-	case <-c.vanished:
-		return true
-	default:
-		return false
-	}
-}
-
-func (c *vanishingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.gone() {
-		<-c.closed
-		return 0, io.EOF
-	}
-	return n, err
-}
-
-func (c *vanishingConn) Write(p []byte) (int, error) {
-	if c.gone() {
-		return len(p), nil
-	}
-	return c.Conn.Write(p)
-}
-
-func (c *vanishingConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	if c.gone() {
-		return nil
-	}
-	return c.Conn.Close()
-}
-
 func TestAPeerThatVanishesIsNoticed(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		ended := make(chan error, 1)
@@ -215,13 +170,14 @@ func TestAPeerThatVanishesIsNoticed(t *testing.T) {
 		}
 		inner, err := b.pipe.Dial()
 		require.NoError(t, err)
-		conn := vanishing(inner)
+		cut := make(chan struct{})
+		conn := tether.New(inner, cut)
 		client := dial(t, "bufconn", cleartext(), grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
 		_, err = client.ReceiveMessage(t.Context(), &rmqpb.ReceiveMessageRequest{})
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
 		require.Empty(t, ended, "a peer that answers pings is there")
-		close(conn.vanished)
+		close(cut)
 		start := time.Now()
 		require.True(t, errors.Is(<-ended, context.Canceled))
 		require.LessOrEqual(t, time.Since(start), pingAfter+pingTimeout)

@@ -95,7 +95,8 @@ func (r *run) requireKept(t *testing.T, fs vfs.FS) {
 func TestEveryFailedOperationStopsTheLogAndLosesNothing(t *testing.T) {
 	for _, fill := range []int64{-1, 4096} {
 		t.Run(fmt.Sprintf("zero fill %d", fill), func(t *testing.T) {
-			for i := 0; ; i++ {
+			first, step := places(t)
+			for i := first; ; i += step {
 				mem := vfs.NewCrashableMem()
 				ffs := faultfs.New(mem)
 				ffs.FailAt(i, nil)
@@ -120,7 +121,8 @@ func TestEveryCrashKeepsWhatWasSynced(t *testing.T) {
 	for _, percent := range []int{0, 10, 50, 90, 100} {
 		for _, cut := range []int{-1, 0, 20, 700} {
 			t.Run(fmt.Sprintf("unsynced %d cut %d", percent, cut), func(t *testing.T) {
-				for k := 0; ; k++ {
+				first, step := places(t)
+				for k := first; ; k += step {
 					mem := vfs.NewCrashableMem()
 					ffs := faultfs.New(mem)
 					rng := rand.New(rand.NewPCG(uint64(k), uint64(percent)))

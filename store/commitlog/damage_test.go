@@ -107,7 +107,8 @@ func TestAFlippedBitIsNeverAWrongRecordNorASilentLoss(t *testing.T) {
 	require.Len(t, s.files, 2)
 	total := uint64(len(s.recs))
 	for name := range s.files {
-		for i := range s.files[name] {
+		first, step := places(t)
+		for i := first; i < len(s.files[name]); i += step {
 			for _, bit := range []byte{1, 0x80} {
 				files := maps.Clone(s.files)
 				files[name] = bytes.Clone(files[name])
@@ -130,7 +131,8 @@ func TestATruncatedLastSegmentKeepsAllWholeRecords(t *testing.T) {
 	s := newSmallLog(t, 1000, 1000, 1000, 900, 7, 64, 0, 33, 120)
 	base, _ := parseSegmentName(s.last)
 	full := s.files[s.last]
-	for size := range len(full) {
+	first, step := places(t)
+	for size := first; size < len(full); size += step {
 		want := uint64(0)
 		for _, r := range s.recs {
 			if r.Next <= base+Pos(size) {

@@ -1,6 +1,10 @@
 package commitlog
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
 
 // OldestNeeded returns the segment that must stay, with those behind it, for every
 // record that begins at pos or later to stay. pos may be where a record ends. The log
@@ -32,7 +36,8 @@ func (l *Log) Roll() error {
 
 // DropBefore removes the segments that lie wholly below pos, oldest first. The
 // active segment stays, whatever pos is. Reads under way finish; later ones get
-// ErrTrimmed. The first error ends the work, with what was removed until then.
+// ErrTrimmed. The first error ends the work, with what was removed until then; one that
+// is not ErrNotRemoved has stopped the log, or says that it is closed.
 func (l *Log) DropBefore(pos Pos) error {
 	l.drop.Lock()
 	defer l.drop.Unlock()
@@ -54,8 +59,9 @@ func (l *Log) DropBefore(pos Pos) error {
 // one: after a crash an older file must not be there without a younger one, or
 // the log would have a hole and not open.
 func (l *Log) dropFirst(s *segment) error {
-	if err := l.opts.FS.Remove(s.path); err != nil {
-		return fmt.Errorf("drop commit log segment: %w", err)
+	// An earlier try may have removed it although it got an error.
+	if err := l.opts.FS.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrNotRemoved, err)
 	}
 	l.tables.Lock()
 	// Close may have emptied the table meanwhile, and released the segment.

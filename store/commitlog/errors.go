@@ -12,6 +12,9 @@ var (
 	// ErrTrimmed is a position below the first segment: the records there have
 	// been dropped.
 	ErrTrimmed = errors.New("position below the start of the log")
+	// ErrNotRemoved is a segment that could not be removed. Nothing is lost by that:
+	// the log goes on, and DropBefore may be called again.
+	ErrNotRemoved = errors.New("segment of the log not removed")
 	// ErrOutOfRange is a position, or a range, that ends beyond what has been
 	// appended or crosses the end of a segment.
 	ErrOutOfRange = errors.New("position outside the log")

@@ -33,3 +33,12 @@ func Oldest(fsys vfs.FS, dir string) (SegmentInfo, error) {
 	}
 	return SegmentInfo{File: path, Base: h.base, First: h.base + segmentHeaderSize, FirstIndex: h.index}, nil
 }
+
+// Exists reports whether dir holds a segment, whatever is in it. dir need not be there.
+func Exists(fsys vfs.FS, dir string) (bool, error) {
+	bases, err := listSegments(fsys, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return len(bases) > 0, err
+}

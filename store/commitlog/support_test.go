@@ -12,6 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// places returns which operations or bytes to try: from the first on, a step apart. In
+// the short form these are one in five, others each time.
+func places(t *testing.T) (first, step int) {
+	t.Helper()
+	if !testing.Short() {
+		return 0, 1
+	}
+	first, step = rand.IntN(5), 5
+	t.Logf("from %d on, %d apart; all without -short", first, step)
+	return first, step
+}
+
 // payloadFor is the payload that tests give to the record with this index, so
 // that a record read back proves itself.
 func payloadFor(index uint64, n int) []byte {

@@ -162,7 +162,9 @@ func (m *Machine) popReady(p *pop) error {
 }
 
 // redeliver delivers one ready message unless the filter does not want it or its
-// queue is at its limit, and reports whether the message is no longer ready.
+// queue is at its limit, and reports whether the message is no longer ready. One whose
+// entry a trim has taken is dropped. Above that an entry that is not there is damage, as
+// for popQueue.
 func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, err error) {
 	if p.heldUp && p.atLimit(ref.Queue) {
 		return false, nil // there is nothing more to find out
@@ -183,6 +185,9 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		return false, err
 	}
 	if !found {
+		if err := p.t.trimmed(ref); err != nil {
+			return false, err
+		}
 		m.Effects.Lost++
 		p.res.Lost++
 		return true, m.drop(p.s, ref, l)
@@ -327,6 +332,15 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 		return 0, missingEntry(id, next)
 	}
 	return next, nil
+}
+
+// trimmed returns nil when a trim has taken the entry of the message, and else that it
+// should be there. The queues must be loaded.
+func (t *topic) trimmed(ref keyspace.Ref) error {
+	if q := int(ref.Queue); q >= 0 && q < len(t.queues) && ref.Offset < t.queues[q].kept {
+		return nil
+	}
+	return missingEntry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
 }
 
 func missingEntry(id keyspace.Queue, offset mq.QueueOffset) error {

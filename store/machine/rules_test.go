@@ -260,23 +260,33 @@ func TestGivingBackAfterTheEndOfTheLeaseDoesNotCountEither(t *testing.T) {
 	require.Equal(t, mq.Attempt(1), res.Popped[0].Attempt)
 }
 
-func TestRedeliveryWhoseMessageIsGoneIsDroppedAndCounted(t *testing.T) {
+// TestRedeliveryWhoseEntryIsLostIsNamedAndNotDropped: a redelivery that a trim has not
+// taken is dropped by nobody. Views that are derived again have its entry.
+func TestRedeliveryWhoseEntryIsLostIsNamedAndNotDropped(t *testing.T) {
 	s := newStory(t, 1)
-	s.send(0, 2, "")
-	res, id := s.pop(command.Pop{Max: 2})
+	s.send(0, 4, "")
+	res, id := s.pop(command.Pop{Max: 4})
+	s.trim(0, 3, 2)
 	for _, p := range res.Popped {
 		require.NoError(t, s.change(p, id, 0, mq.Extend))
 	}
 	require.NoError(t, s.m.Commit())
-	require.NoError(t, s.db.Delete(keyspace.AppendEntryKey(nil, keyspace.Queue{Topic: 1}, 0), pebble.NoSync))
-	res, _ = s.pop(command.Pop{Max: 2})
-	require.Len(t, res.Popped, 1)
-	require.Equal(t, mq.QueueOffset(1), res.Popped[0].Offset)
-	require.Equal(t, uint64(1), s.m.Effects.Lost)
-	require.Equal(t, uint64(1), res.Lost)
-	list, err := s.m.Backlogs(1)
+	require.NoError(t, s.db.Delete(keyspace.AppendEntryKey(nil, keyspace.Queue{Topic: 1}, 2), pebble.NoSync))
+	want := "queue 0 of topic 1 has no entry 2"
+	u, found, err := s.m.Inspect(keyspace.Ref{Sub: keyspace.Sub{Group: 1, Topic: 1}, Offset: 2})
 	require.NoError(t, err)
-	require.Equal(t, []mq.Backlog{{Topic: 1, InFlight: 1}}, list)
+	require.True(t, found)
+	require.False(t, u.Missing)
+	require.ErrorIs(t, u.Damage, keyspace.ErrCorrupt)
+	require.ErrorContains(t, u.Damage, want)
+
+	last := s.log[len(s.log)-1]
+	c := &command.Pop{Time: s.tick(), Topic: 1, Group: 1, Max: 4, Scan: 10, Invisible: int64(time.Minute)}
+	var got machine.Result
+	err = s.m.Apply(machine.Record{Kind: command.KindPop, Payload: c.Append(nil), PayloadPos: last.Next, Next: last.Next + 1, Index: last.Index + 1}, &got)
+	require.ErrorIs(t, err, keyspace.ErrCorrupt)
+	require.ErrorContains(t, err, want)
+	require.Equal(t, uint64(2), got.Lost, "those that were trimmed")
 }
 
 // TestGapInAQueueIsNamedAndNotSteppedOver: the message of a lost entry would be

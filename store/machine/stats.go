@@ -110,6 +110,8 @@ type UsedUpMessage struct {
 	Group   mq.Resource
 	Target  mq.TopicID
 	Missing bool // the message itself is no longer stored
+	// Damage says that its entry is not there although no trim has taken it.
+	Damage error
 }
 
 // Inspect returns what is known of a message under delivery. found is false
@@ -127,10 +129,15 @@ func (m *Machine) Inspect(ref keyspace.Ref) (u UsedUpMessage, found bool, err er
 	if err != nil {
 		return u, false, err
 	}
-	return UsedUpMessage{
-		Ref: ref, Lease: l, Entry: e, Topic: t.Name, Group: g.Name,
-		Target: g.DeadLetter, Missing: !stored,
-	}, true, nil
+	u = UsedUpMessage{Ref: ref, Lease: l, Entry: e, Topic: t.Name, Group: g.Name, Target: g.DeadLetter}
+	if !stored {
+		if err := m.loadQueues(t); err != nil {
+			return u, false, err
+		}
+		u.Damage = t.trimmed(ref)
+		u.Missing = u.Damage == nil
+	}
+	return u, true, nil
 }
 
 // Registered returns the ids of all topics and groups the shard knows, in order.

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/perigee-mq/perigee/internal/durable"
+	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/store/commitlog"
 )
 
@@ -60,6 +62,10 @@ func Bases(fsys vfs.FS, dir string) ([]string, error) {
 	return paths, err
 }
 
+// errNotRemoved is a base that is of no use any more and could not be removed. Nothing is
+// lost by that.
+var errNotRemoved = errors.New("old base of the views not removed")
+
 // saveBase makes the base for a log that begins at begin. The views on disk must have
 // applied the command that says so. When it returns the base is durable.
 func (s *Shard) saveBase(begin commitlog.Pos) error {
@@ -70,7 +76,7 @@ func (s *Shard) saveBase(begin commitlog.Pos) error {
 	}
 	temp := fsys.PathJoin(dir, baseNew)
 	if err := fsys.RemoveAll(temp); err != nil { // left by a crash
-		return err
+		return fmt.Errorf("%w: %w", errNotRemoved, err)
 	}
 	err = s.checkpoint(temp)
 	if failure := s.Err(); failure != nil {
@@ -110,7 +116,7 @@ func (s *Shard) dropBases(begin commitlog.Pos) error {
 	for _, pos := range list {
 		if pos < begin {
 			if err := s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.opts.Dir, baseName(pos))); err != nil {
-				return fmt.Errorf("old base of the views: %w", err)
+				return fmt.Errorf("%w: %w", errNotRemoved, err)
 			}
 		}
 	}
@@ -132,7 +138,13 @@ type Restored struct {
 // so that the next Open rebuilds them with what the log has since. Without a base it
 // only does so when the log still has its first record. Nothing is deleted, and the base
 // stays. Nobody may have the shard open. It may be repeated after any failure.
+//
+// It reads the whole log first, and changes nothing when that is damaged: the error
+// names file and offset.
 func RestoreViews(fsys vfs.FS, dir string) (Restored, error) {
+	if err := checkLog(fsys, dir); err != nil {
+		return Restored{}, err
+	}
 	first, err := commitlog.Oldest(fsys, LogDir(fsys, dir))
 	if err != nil {
 		return Restored{}, err
@@ -168,6 +180,29 @@ func RestoreViews(fsys vfs.FS, dir string) (Restored, error) {
 		}
 	}
 	return r, durable.SyncDir(fsys, dir)
+}
+
+// checkLog returns an error when views that are derived from the log would lack something.
+func checkLog(fsys vfs.FS, dir string) error {
+	refused := func(err error) error {
+		return fmt.Errorf("the log is damaged, and views that are derived from it would be too; nothing was changed: %w", err)
+	}
+	var damage error
+	sum, err := commitlog.Check(readonly.New(fsys), LogDir(fsys, dir), nil, func(err error) { damage = cmp.Or(damage, err) })
+	if err := cmp.Or(damage, err); err != nil {
+		return refused(err)
+	}
+	// Views that cannot be read cannot tell.
+	var reach Reach
+	err = readonly.Catch(func() (err error) {
+		reach, err = ReadReach(readonly.New(fsys), dir)
+		return err
+	})
+	if err == nil && reach.State.Index > sum.Last {
+		return refused(&commitlog.CorruptionError{File: LogDir(fsys, dir), Offset: int64(sum.End), Reason: fmt.Sprintf(
+			"it ends with record %d, and the views have applied record %d", sum.Last, reach.State.Index)})
+	}
+	return nil
 }
 
 // bestBase returns the newest base that a log whose oldest segment is first can be

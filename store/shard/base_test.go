@@ -19,7 +19,7 @@ import (
 // the path of its base.
 func based(t *testing.T) (fs *vfs.MemFS, kept []string, base string) {
 	fs = vfs.NewCrashableMem()
-	s := keeping(t, fs, shard.FlushSync, shard.Retention{Age: time.Hour})
+	s := keeping(t, fs, shard.FlushSync, shard.Retention{Age: time.Hour, Interval: time.Minute})
 	for range 3 { // each time the log is trimmed
 		fill(t, s, topicOf(2), 60)
 		time.Sleep(2 * time.Hour)
@@ -141,7 +141,8 @@ func TestBaseThatIsDamagedIsNamedAndNothingIsMoved(t *testing.T) {
 }
 
 func TestRestoreMayBeInterruptedAnywhereAndRepeated(t *testing.T) {
-	for k, done := 0, false; !done; k++ {
+	first, step := eachOperation(t)
+	for k, done := first, false; !done; k += step {
 		synctest.Test(t, func(t *testing.T) {
 			mem, kept, _ := based(t)
 			flip(t, mem, shard.ViewsDir(mem, "shard"), ".sst")
@@ -191,4 +192,41 @@ func TestTrimAndRestoreOnADisk(t *testing.T) {
 		require.ElementsMatch(t, kept, receiveAll(t, s, topicOf(2), groupOf(2)))
 		require.NoError(t, s.Close())
 	})
+}
+
+func TestViewsAreNotRestoredFromADamagedLog(t *testing.T) {
+	for name, tt := range map[string]struct {
+		harm func(t *testing.T, fs vfs.FS, segment string)
+		want string
+	}{
+		"a changed byte": {func(t *testing.T, fs vfs.FS, segment string) {
+			b := contents(t, fs, segment)
+			b[100] ^= 1 // in the first record of the file
+			rewrite(t, fs, segment, b)
+		}, ".log:"},
+		"a lost end, with the file SYNCED": {func(t *testing.T, fs vfs.FS, segment string) {
+			rewrite(t, fs, segment, contents(t, fs, segment)[:64])
+			require.NoError(t, fs.Remove("node/shard/log/SYNCED"))
+		}, "the views have applied record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := filled(t)
+				var segment string
+				for _, file := range filesIn(t, fs, shard.LogDir(fs, "node/shard")) {
+					if strings.HasSuffix(file, ".log") {
+						segment = file // the last one
+					}
+				}
+				tt.harm(t, fs, segment)
+				before := size(fs, "node/shard")
+				_, err := shard.RestoreViews(fs, "node/shard")
+				require.ErrorContains(t, err, "the log is damaged")
+				require.ErrorContains(t, err, tt.want)
+				_, err = fs.Stat(shard.ViewsDir(fs, "node/shard"))
+				require.NoError(t, err, "they stay")
+				require.Equal(t, before, size(fs, "node/shard"))
+			})
+		})
+	}
 }

@@ -219,8 +219,12 @@ func (s *Shard) DeadLetter(ctx context.Context, lease mq.Lease) error {
 
 // deadLetterRequest returns the request that stores the copy of a message and
 // settles the original, in one command. There is none when the message is no longer
-// stored: then the original is settled, and the error says how that went.
+// stored: then the original is settled, and the error says how that went. One that damage
+// of the views hides is not settled: what repairs them brings it back.
 func (s *Shard) deadLetterRequest(u machine.UsedUpMessage, reason string) (*request, error) {
+	if u.Damage != nil {
+		return nil, s.viewsHint(u.Damage)
+	}
 	ref := u.Ref
 	original := command.LeaseRef{Queue: ref.Queue, Offset: ref.Offset, PopID: u.Lease.PopID}
 	buf := make([]byte, u.Entry.Size)

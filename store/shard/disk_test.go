@@ -110,6 +110,7 @@ func TestSendsAreRefusedWhileTheDiskIsFullAndEverythingElseGoesOn(t *testing.T) 
 			require.EqualValues(t, 1<<30, st.DiskCapacity)
 		}
 		require.EqualValues(t, 3, s.Stats().StoreFull)
+		require.ErrorIs(t, s.AdmitNew(), mq.ErrStoreFull)
 		unknown := topicOf(1)
 		unknown.ID = 77
 		_, err := s.Append(t.Context(), unknown, 0, []*mq.Message{message("x", "")})
@@ -133,6 +134,7 @@ func TestSendsAreRefusedWhileTheDiskIsFullAndEverythingElseGoesOn(t *testing.T) 
 		disk.others.Store(1 << 30 * 89 / 100)
 		time.Sleep(10*time.Second - time.Since(start)%(10*time.Second))
 		synctest.Wait()
+		require.NoError(t, s.AdmitNew())
 		send(t, s, numbered(2), 0, message("y", ""))
 	})
 }

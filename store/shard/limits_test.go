@@ -138,3 +138,34 @@ func TestMessagesThatFindNoRoomInMemoryAreGivenBackUncounted(t *testing.T) {
 		}
 	})
 }
+
+func TestAReceiveThatAStopCutsOffGivesItsMessagesBackUncounted(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		fs := vfs.NewMem()
+		s := open(t, fs, mode)
+		topic, group := topicOf(1), groupOf(3)
+		send(t, s, topic, 0, message("a", ""))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Receive(t.Context(), mq.Receive{
+				Topic: topic, Group: group, Max: 1, Invisible: time.Hour,
+				Reserve: func(ctx context.Context, _ int) error {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				},
+			})
+			ended <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, <-ended, mq.ErrStopped)
+		_, err := s.Receive(t.Context(), mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: time.Hour})
+		require.ErrorIs(t, err, mq.ErrStopped)
+
+		s = open(t, fs, mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		got := receive(t, s, mq.Receive{Topic: topic, Group: group, Invisible: time.Minute})
+		require.Len(t, got, 1)
+		require.EqualValues(t, 1, got[0].Lease.Attempt)
+	})
+}

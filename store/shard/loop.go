@@ -280,7 +280,7 @@ func (s *Shard) commit(rd *round) error {
 			err = s.machine.Apply(rec, res)
 		}
 		if err != nil {
-			return err
+			return s.viewsHint(err)
 		}
 		s.stats.applied(rec.Kind, res, r)
 	}

@@ -62,6 +62,10 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 	if r.InFlight < 0 || r.InFlight > math.MaxInt32 {
 		return nil, fmt.Errorf("receive with an in-flight limit of %d: %w", r.InFlight, mq.ErrInvalid)
 	}
+	if !s.beginReceive() {
+		return nil, context.Cause(s.serving)
+	}
+	defer s.receiving.Done()
 	end := time.Now().Add(r.Wait)
 	for {
 		got, err := s.pop(ctx, r, time.Now().Add(max(r.Wait, lookTime)))
@@ -80,7 +84,7 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 			return nil, context.Cause(ctx)
 		}
 		if r.Reserve != nil {
-			if err := r.Reserve(ctx, sizeOf(got.popped)); err != nil {
+			if err := s.reserveFor(ctx, r, sizeOf(got.popped)); err != nil {
 				s.giveBack(r, got.popped, got.popID)
 				return nil, err
 			}
@@ -92,6 +96,25 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 		// All of it was dropped from the log meanwhile.
 		r.Wait = max(time.Until(end), 0)
 	}
+}
+
+// beginReceive notes that a receive is under way, unless the shard is closing.
+func (s *Shard) beginReceive() bool {
+	s.submit.RLock()
+	defer s.submit.RUnlock()
+	if s.submit.closed {
+		return false
+	}
+	s.receiving.Add(1)
+	return true
+}
+
+// reserveFor asks the receive to make room, and not beyond the beginning of Close.
+func (s *Shard) reserveFor(ctx context.Context, r mq.Receive, bytes int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.serving, func() { cancel(context.Cause(s.serving)) })()
+	return r.Reserve(ctx, bytes)
 }
 
 func tooManyInFlight(r mq.Receive) error {
@@ -217,8 +240,8 @@ func (s *Shard) giveBack(r mq.Receive, popped []machine.Popped, popID mq.PopID) 
 			Reason:   mq.GiveBack,
 		}
 	}
-	// The caller's context is over. A shard that stops meanwhile lets the
-	// leases end by themselves.
+	// The caller's context is over. A shard that fails meanwhile lets the leases end
+	// by themselves; one that is closed waits for this.
 	_, _ = s.Change(context.Background(), r.Topic.ID, r.Group.ID, changes)
 }
 

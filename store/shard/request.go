@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"slices"
+
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -60,6 +62,11 @@ func (r *request) answer(err error) {
 // isPop reports whether r is a receive.
 func (r *request) isPop() bool {
 	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect
+}
+
+// givesBack reports whether r does nothing but give messages back.
+func (r *request) givesBack() bool {
+	return r.kind == command.KindChange && !slices.ContainsFunc(r.change.Changes, func(c command.LeaseChange) bool { return c.Reason != mq.GiveBack })
 }
 
 // Sizes of the parts of commands. Beside them a command has a few numbers of fixed size.

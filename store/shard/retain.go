@@ -25,7 +25,11 @@ type retainer struct {
 	level  level
 	// unknown is why the disk usage could not be found out the last time.
 	unknown string
-	begin   keyspace.Begin // where the log could begin when the shard was opened; the first pass takes it
+	// pending is where the log may begin, while files from before are not removed yet.
+	pending commitlog.Pos
+	// stuck is why they could not be removed the last time, and when that was logged.
+	stuck   string
+	stuckAt time.Time
 }
 
 // retained is what is remembered of one topic.
@@ -56,6 +60,9 @@ type wait struct {
 
 // betweenPasses is the least time between two passes when the disk is nearly full.
 const betweenPasses = time.Second
+
+// betweenStuck is how often it is said that the same file cannot be removed.
+const betweenStuck = time.Hour
 
 // retain is the retainer's goroutine.
 func (s *Shard) retain(r *retainer) {

@@ -107,6 +107,10 @@ func (r *retainer) excess() (over, hard uint64) {
 	return max(over, hard), hard
 }
 
+// AdmitNew returns why no topic or group may be created for want of disk space, or nil.
+// It reads no disk. What is there can be changed and deleted all the same.
+func (s *Shard) AdmitNew() error { return s.admit(command.KindTopic) }
+
 // admit returns why a command of the kind is refused for want of disk space, or nil. What
 // was appended since the room was measured counts as used.
 func (s *Shard) admit(kind command.Kind) error {
@@ -118,6 +122,8 @@ func (s *Shard) admit(kind command.Kind) error {
 	switch kind {
 	case command.KindSend:
 		limit, what = m.refuse, "sends"
+	case command.KindTopic:
+		limit, what = m.refuse, "new topics and groups"
 	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter:
 		limit, what = m.reserve, "receives"
 	}

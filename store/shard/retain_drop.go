@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -26,6 +27,9 @@ func (r *retainer) drop(now int64) (dropped bool, err error) {
 		return false, err
 	}
 	segments := r.s.log.Segments()
+	for len(segments) > 1 && segments[0].Base < r.pending { // those that are to go already
+		segments = segments[1:]
+	}
 	if len(segments) == 1 || r.known(segments[0].End, now) {
 		return false, nil
 	}
@@ -146,8 +150,26 @@ func (r *retainer) dropBefore(begin commitlog.SegmentInfo) error {
 	return r.remove(begin.Base)
 }
 
-// remove removes the segments before a position that the machine has let the log begin at.
+// remove removes the segments before a position that the machine has let the log begin
+// at. A file that cannot be removed loses nothing: it takes room until a later pass can.
 func (r *retainer) remove(begin commitlog.Pos) error {
+	r.pending = begin
+	err := r.removeFiles(begin)
+	switch {
+	case err == nil:
+		r.pending, r.stuck = 0, ""
+	case errors.Is(err, commitlog.ErrNotRemoved) || errors.Is(err, errNotRemoved):
+		r.s.stats.notRemoved.Add(1)
+		if text := err.Error(); text != r.stuck || time.Since(r.stuckAt) >= betweenStuck {
+			r.stuck, r.stuckAt = text, time.Now()
+			r.s.logger.Warn("file that is no longer needed cannot be removed", "error", err)
+		}
+		return nil
+	}
+	return err
+}
+
+func (r *retainer) removeFiles(begin commitlog.Pos) error {
 	if err := r.s.flushViews(); err != nil {
 		return err
 	}
@@ -163,12 +185,10 @@ func (r *retainer) remove(begin commitlog.Pos) error {
 	return r.s.dropBases(begin)
 }
 
-// resume goes on where an earlier life of the shard was interrupted.
+// resume goes on where an earlier pass, or an earlier life of the shard, came to an end.
 func (r *retainer) resume() error {
-	begin := commitlog.Pos(r.begin.Pos)
-	r.begin.Pos = 0
-	if r.s.log.Segments()[0].Base >= begin {
+	if r.pending == 0 {
 		return nil
 	}
-	return r.remove(begin)
+	return r.remove(r.pending)
 }

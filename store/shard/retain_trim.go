@@ -15,7 +15,7 @@ import (
 // Bounds of the work on the way at one time, so that neither the loop nor the memory is
 // taken by it.
 const (
-	trimQueues  = 512  // of one command, and of those that wait together
+	trimQueues  = 512  // of one command, and of the topics of those that wait together
 	trimPage    = 4096 // queues that are looked at together
 	trimSettles = 1000 // deliveries given up by one command
 )
@@ -351,7 +351,9 @@ func (r *retainer) apply(page []*trimming) error {
 			req.trim = command.Trim{Topic: t.id, Queues: trims[:n]}
 			trims = trims[n:]
 			reqs = append(reqs, req)
-			if queues += n; queues >= trimQueues {
+			// The loop reads all queues of a topic that it has not read yet: that takes
+			// longer than the trims, and everybody else waits for the round.
+			if queues += len(t.queues); queues >= trimQueues {
 				if err := r.doAll(reqs); err != nil {
 					return err
 				}

@@ -162,7 +162,7 @@ func (c *trimmer) run(fs vfs.FS) error {
 			return c.send(1)
 		},
 	} {
-		if err := c.open(fs, shard.Retention{Age: trimAge}); err != nil {
+		if err := c.open(fs, shard.Retention{Age: trimAge, Interval: time.Minute}); err != nil {
 			return err
 		}
 		err := life()
@@ -251,9 +251,21 @@ func TestTrimmerDropsMostOfItsLog(t *testing.T) {
 	})
 }
 
+// eachOperation returns at which operations to try a fault: from the first on, a step
+// apart. In the short form these are one in seven, others each time.
+func eachOperation(t *testing.T) (first, step int) {
+	if !testing.Short() {
+		return 0, 1
+	}
+	seed := seeds(t, 1)[0]
+	t.Logf("PERIGEE_SEED=%d", seed)
+	return int(seed % 7), 7
+}
+
 func TestEveryCrashWhileTheLogIsTrimmedKeepsWhatIsYoungOrUnderDelivery(t *testing.T) {
 	percents := []int{0, 40, 100}
-	for k, done := 0, false; !done; k++ {
+	first, step := eachOperation(t)
+	for k, done := first, false; !done; k += step {
 		percents := percents
 		if testing.Short() {
 			percents = percents[k%3 : k%3+1]
@@ -301,7 +313,8 @@ func TestEveryCrashWhileTheLogIsTrimmedKeepsWhatIsYoungOrUnderDelivery(t *testin
 }
 
 func TestEveryFailedOperationWhileTheLogIsTrimmedStopsTheShardAndLosesNothing(t *testing.T) {
-	for i, done := 0, false; !done; i++ {
+	first, step := eachOperation(t)
+	for i, done := first, false; !done; i += step {
 		synctest.Test(t, func(t *testing.T) {
 			mem := vfs.NewCrashableMem()
 			fs := faultfs.New(mem)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -265,10 +267,24 @@ func (v *sieve) requireSifted(fs vfs.FS, crash time.Time) {
 	require.NoError(v.t, s.Close())
 }
 
+// seeds returns the seeds to run: the one in PERIGEE_SEED, or n new ones.
+func seeds(t *testing.T, n int) []uint64 {
+	if text := os.Getenv("PERIGEE_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err)
+		return []uint64{seed}
+	}
+	list := make([]uint64, n)
+	for i := range list {
+		list[i] = rand.Uint64()
+	}
+	return list
+}
+
 func TestRandomHistoriesWithRetentionKeepWhatIsYoungOrUnderDelivery(t *testing.T) {
 	n := 8
 	if testing.Short() {
-		n = 2
+		n = 1
 	}
 	for _, seed := range seeds(t, n) {
 		t.Logf("PERIGEE_SEED=%d", seed)

@@ -111,7 +111,7 @@ func segments(t *testing.T, fs vfs.FS) int {
 func TestEveryTopicKeepsItsMessagesAsLongAsItIsToldTo(t *testing.T) {
 	modes(t, func(t *testing.T, mode shard.FlushMode) {
 		short, long, forever, unknown := numbered(1), numbered(2), numbered(3), numbered(4)
-		r := shard.Retention{Age: time.Nanosecond, Of: func(id mq.TopicID) (time.Duration, bool) {
+		r := shard.Retention{Age: time.Nanosecond, Interval: 5 * time.Minute, Of: func(id mq.TopicID) (time.Duration, bool) {
 			switch id {
 			case short.ID:
 				return 10 * time.Minute, true

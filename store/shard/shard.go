@@ -142,8 +142,10 @@ type Shard struct {
 	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
 	scarce chan struct{}           // capacity 1: there may be less room than is known
 
-	closing  chan struct{} // closed when Close begins
-	stop     chan struct{} // closed when the loop must end
+	serving  context.Context // the shard's own, no call's: it ends when Close begins
+	endCalls context.CancelCauseFunc
+	closing  <-chan struct{} // that of serving
+	stop     chan struct{}   // closed when the loop must end
 	running  sync.WaitGroup
 	closed   sync.Once
 	closeErr error
@@ -152,11 +154,13 @@ type Shard struct {
 
 	// submit.RLock is held while a request is put into the queue or the views are
 	// read from outside the loop; Close takes the lock to know that no more will
-	// come.
+	// come. Until receives under way have ended, what they give back is let through.
 	submit struct {
 		sync.RWMutex
 		closed bool
+		ended  bool // nothing is let through any more
 	}
+	receiving sync.WaitGroup // receives under way: added to under submit, and not once closed
 
 	stats  stats
 	stages stages
@@ -181,15 +185,19 @@ func Open(opts Options) (*Shard, error) {
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
 		scarce:     make(chan struct{}, 1),
-		closing:    make(chan struct{}),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
 	}
+	s.serving, s.endCalls = context.WithCancelCause(context.Background())
+	s.closing = s.serving.Done()
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, errors.Join(err, s.releaseFiles()))
 	}
 	if opts.Retention.Enabled() {
-		r := &retainer{s: s, begin: s.machine.LogBegin()}
+		r := &retainer{s: s}
+		if begin := commitlog.Pos(s.machine.LogBegin().Pos); s.log.Segments()[0].Base < begin {
+			r.pending = begin // an earlier life was interrupted
+		}
 		r.measure() // before the first send
 		s.running.Go(func() { s.retain(r) })
 	}
@@ -293,7 +301,8 @@ func (s *Shard) fail(cause error) {
 }
 
 // Close ends the shard in order:
-//  1. no further request is taken, and waiting receives end empty;
+//  1. no further request is taken, and waiting receives end empty; those that have
+//     leased messages and not read them yet give them back;
 //  2. the loop answers what it has taken, and the other goroutines end;
 //  3. the log is synced and the views are flushed, so that the next open has
 //     nothing to replay;
@@ -302,9 +311,13 @@ func (s *Shard) fail(cause error) {
 // It returns the failure of the shard, if that is why nothing could be flushed.
 func (s *Shard) Close() error {
 	s.closed.Do(func() {
-		close(s.closing)
+		s.endCalls(fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped))
 		s.submit.Lock()
 		s.submit.closed = true
+		s.submit.Unlock()
+		s.receiving.Wait()
+		s.submit.Lock()
+		s.submit.ended = true
 		s.submit.Unlock()
 		close(s.stop)
 		s.running.Wait()
@@ -410,8 +423,12 @@ func (s *Shard) send(ctx context.Context, r *request) error {
 func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	s.submit.RLock()
 	defer s.submit.RUnlock()
-	if s.submit.closed {
-		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
+	closing, back := s.closing, r.givesBack()
+	if s.submit.closed && !back || s.submit.ended {
+		return context.Cause(s.serving)
+	}
+	if back {
+		closing = nil // the loop goes on until it has them
 	}
 	if err := s.Err(); err != nil {
 		return err
@@ -433,8 +450,8 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	select {
 	case s.requests <- r:
 		return nil
-	case <-s.closing:
-		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
+	case <-closing:
+		return context.Cause(s.serving)
 	case <-ctx.Done():
 		return fmt.Errorf("shard %s: %w: %w", s.opts.Name, mq.ErrBusy, context.Cause(ctx))
 	case <-late:

@@ -545,3 +545,20 @@ func TestAnInterruptedOpenLosesNothing(t *testing.T) {
 		require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 2 * sent}), sent)
 	})
 }
+
+func TestMessagesOnBothSidesOfASegmentsEndAreReceivedTogether(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s, err := shard.Open(shard.Options{Name: shardName, FS: vfs.NewMem(), Dir: "shard", Flush: mode, SegmentSize: 4 << 10, ZeroFill: -1})
+		require.NoError(t, err)
+		defer s.Close() // also after a failed check, so that the bubble ends
+		topic, group := topicOf(1), groupOf(2)
+		var want []string
+		for i := range 100 {
+			want = append(want, fmt.Sprint("m", i))
+			send(t, s, topic, 0, message(want[i], ""))
+		}
+		got := receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 100})
+		require.Equal(t, want, ids(got))
+		require.Zero(t, s.Stats().Unreadable)
+	})
+}

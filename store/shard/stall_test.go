@@ -40,7 +40,7 @@ func (fs *hangingFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fi
 // with diskErr, and returns what became of the sender, which sends batches.
 func hang(t *testing.T, diskErr error, batches int) (*shard.Shard, error) {
 	fs := &hangingFS{FS: vfs.NewMem(), released: make(chan struct{}), err: diskErr}
-	s, err := shard.Open(shard.Options{Name: shardName, FS: fs, Dir: "shard", Flush: shard.FlushAsync})
+	s, err := shard.Open(shard.Options{Name: shardName, FS: fs, Dir: "shard", Flush: shard.FlushAsync, MemTableSize: 1 << 20})
 	require.NoError(t, err)
 	fs.wanted.Store(true)
 	tag := strings.Repeat("t", 32<<10) // the views keep it
@@ -49,7 +49,7 @@ func hang(t *testing.T, diskErr error, batches int) (*shard.Shard, error) {
 	go func() {
 		for ; sent < batches; sent++ {
 			var msgs []*mq.Message
-			for i := range 100 {
+			for i := range 10 {
 				msgs = append(msgs, message(fmt.Sprint(i), tag))
 			}
 			if _, err := s.Append(context.Background(), topicOf(1), 0, msgs); err != nil {
@@ -85,10 +85,10 @@ func TestShardThatWaitsForASlowDiskGoesOn(t *testing.T) {
 func TestReplayOntoADiskThatFailsIsAnErrorOfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := vfs.NewMem()
-		opts := shard.Options{Name: shardName, FS: mem, Dir: "shard"}
+		opts := shard.Options{Name: shardName, FS: mem, Dir: "shard", MemTableSize: 1 << 20}
 		s, err := shard.Open(opts)
 		require.NoError(t, err)
-		tag := strings.Repeat("t", 640<<10)
+		tag := strings.Repeat("t", 32<<10)
 		for range 300 {
 			send(t, s, topicOf(1), 0, message("a", tag))
 		}

@@ -20,7 +20,7 @@ type stats struct {
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
-	full                            atomic.Uint64
+	full, notRemoved                atomic.Uint64
 
 	position atomic.Uint64 // of the log, behind what is applied
 	series   series
@@ -157,6 +157,7 @@ type Stats struct {
 	// want of room. Abandoned of them waited to be delivered again to a group.
 	Trimmed, Evicted, Abandoned uint64
 	StoreFull                   uint64 // sends and receives refused for want of disk space
+	NotRemoved                  uint64 // removals of files no longer needed that failed; they are tried again
 	// DiskUsed of the DiskCapacity bytes of the file system are in use, as last measured;
 	// sends are refused from DiskRefuse on. Zeros without watermarks; DiskRefuse is
 	// the greatest number without a limit.
@@ -182,7 +183,7 @@ func (s *Shard) Stats() Stats {
 		disk = &diskUse{}
 	}
 	v := Stats{
-		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(),
+		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(), NotRemoved: st.notRemoved.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),

@@ -280,6 +280,14 @@ func damaged(info pebble.DataCorruptionInfo) error {
 	return fmt.Errorf("views: %s: %w (%s)", info.Path, info.Details, restoreHint)
 }
 
+// viewsHint says what helps when err is that the views are damaged.
+func (s *Shard) viewsHint(err error) error {
+	if errors.Is(err, keyspace.ErrCorrupt) {
+		return fmt.Errorf("views in %s: %w (%s)", ViewsDir(s.opts.FS, s.opts.Dir), err, restoreHint)
+	}
+	return err
+}
+
 // replay applies what the log has and the views have not.
 func (s *Shard) replay() error {
 	state := s.machine.State()
@@ -300,7 +308,7 @@ func (s *Shard) replay() error {
 		n++
 		s.machine.Effects.Reset()
 		if err := s.machine.Apply(recordOf(rec), &res); err != nil {
-			return err
+			return s.viewsHint(err)
 		}
 		if n%256 != 0 {
 			return nil

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -30,6 +32,8 @@ type Server struct {
 	// Addr is its host:port.
 	Addr string
 
+	leave func() // ends the server
+
 	mu struct {
 		sync.Mutex
 		topics   map[string][]*rmqpb.Message
@@ -39,7 +43,8 @@ type Server struct {
 		headers  map[string]metadata.MD // of the last call of each method
 		settings []*rmqpb.Settings
 		fail     *rmqpb.Status
-		arrived  chan struct{} // closed and replaced at each send
+		calls    map[string]int // that are left to a method; those not in it have no end
+		arrived  chan struct{}  // closed and replaced at each send
 	}
 }
 
@@ -51,6 +56,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	s.mu.position = map[string]int{}
 	s.mu.leased = map[string]bool{}
 	s.mu.headers = map[string]metadata.MD{}
+	s.mu.calls = map[string]int{}
 	s.mu.arrived = make(chan struct{})
 	for _, topic := range topics {
 		s.mu.topics[topic] = nil
@@ -62,14 +68,19 @@ func Start(t testing.TB, topics ...string) *Server {
 	s.Addr = listener.Addr().String()
 	server := grpc.NewServer(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			s.note(ctx, info.FullMethod)
+			if err := s.note(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
 			return handle(ctx, req)
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			s.note(stream.Context(), info.FullMethod)
+			if err := s.note(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
 			return handle(srv, stream)
 		}),
 	)
+	s.leave = sync.OnceFunc(func() { go server.Stop() })
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
@@ -88,11 +99,27 @@ func Start(t testing.TB, topics ...string) *Server {
 	return s
 }
 
-func (s *Server) note(ctx context.Context, method string) {
+// note notes a call. The error says that the server leaves.
+func (s *Server) note(ctx context.Context, method string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.headers[method] = md
+	if left, ends := s.mu.calls[method]; ends {
+		if left == 0 {
+			s.leave()
+			return status.Error(codes.Unavailable, "leaving")
+		}
+		s.mu.calls[method] = left - 1
+	}
+	return nil
+}
+
+// LeaveAfter lets the server answer so many calls of a method; with the next one it ends.
+func (s *Server) LeaveAfter(calls int, method string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.calls[method] = calls
 }
 
 // Headers returns the metadata of the last call of a method.
