@@ -19,7 +19,7 @@ SHORT    ?=
 # Packages that test and race leave out, separated by spaces: WITHOUT="internal/torture".
 WITHOUT  ?=
 PACKAGES  = $(if $(strip $(WITHOUT)),$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(WITHOUT))),./...)
-# Time for each fuzz target.
+# Time for each fuzz target, or a number of inputs as 3000x.
 FUZZTIME ?= 10s
 # How often the crash test kills the server.
 KILLS    ?= 20
