@@ -17,8 +17,7 @@ type Repeat struct {
 
 // AppendRepeatKey appends the key of what is known of r.
 func AppendRepeatKey(dst []byte, r *Repeat) []byte {
-	dst = AppendRepeatPrefix(dst, r.Minute)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(r.Topic))
+	dst = AppendRepeatTopicPrefix(dst, r.Minute, r.Topic)
 	dst = append(dst, r.ID...)
 	return binary.BigEndian.AppendUint64(dst, r.Content)
 }
@@ -26,6 +25,11 @@ func AppendRepeatKey(dst []byte, r *Repeat) []byte {
 // AppendRepeatPrefix appends what every such key of the minute begins with.
 func AppendRepeatPrefix(dst []byte, minute uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, prefixRepeat), minute)
+}
+
+// AppendRepeatTopicPrefix appends what every such key of the minute and topic begins with.
+func AppendRepeatTopicPrefix(dst []byte, minute uint32, topic mq.TopicID) []byte {
+	return binary.BigEndian.AppendUint32(AppendRepeatPrefix(dst, minute), uint32(topic))
 }
 
 // RepeatKeys returns the bounds of all such keys.

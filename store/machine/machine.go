@@ -432,7 +432,7 @@ func (m *Machine) Commit() error {
 		}
 	}
 	m.deleted = m.deleted[:0]
-	clear(m.repeats.fresh)
+	m.repeats.fresh.reset()
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

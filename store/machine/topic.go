@@ -200,6 +200,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err := m.delRange(keyspace.AppendTopicEndsPrefix(nil, c.ID)); err != nil {
 		return err
 	}
+	if err := m.forgetRepeatsOf(c.ID); err != nil {
+		return err
+	}
 	m.key = keyspace.AppendTopicKey(m.key[:0], c.ID)
 	if err := m.del(m.key); err != nil {
 		return err
