@@ -19,7 +19,7 @@ type model struct {
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*modelSub
 	seq    uint64
-	sent   []modelSent // what was sent lately, in the order in which it is forgotten
+	sent   []modelSent // what was sent lately, in that order
 
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool

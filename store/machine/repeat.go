@@ -1,37 +1,43 @@
 package machine
 
 import (
-	"bytes"
-	"math/bits"
 	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
 // repeats knows which messages were sent lately: an SDK that got no answer sends its
-// message again. What is known lies in the views, ordered by the minute in which it is
-// forgotten, so that forgetting is one range; filters keep the messages that are
-// new, which is nearly all, from being looked up.
+// message again. What is known lies in the views, one value for each send, ordered by
+// the minute in which it is forgotten: writing and forgetting are cheap there, finding is
+// not possible. That takes tables in memory which lead from a message to its send.
 type repeats struct {
-	fresh fresh
 	// slots are the minutes that have any, in their order.
 	slots []slot
-	key   []byte
+	// fresh are the sends of the batch, which cannot be read yet, in their order; vals
+	// has their values. Of the first ones the batch has the keys already.
+	fresh   []freshSend
+	written int
+	vals    []byte
+	found   []uint64 // scratch
 }
 
 // A slot is what is known until the end of a minute.
 type slot struct {
 	minute uint32
-	filter filter
-	// unread says that the views have some that are not in the filter.
-	unread bool
+	table  table
+}
+
+type freshSend struct {
+	keyspace.Repeat
+	start, end int // in vals
 }
 
 // slotsPerWindow bounds how many minutes a window is spread over: each of them is asked
-// about every message. Of a long one some minutes are left out, and it is known for a
-// bit longer that its messages were sent; what is outside the window is no repeat nevertheless.
+// about every message. Of a long one some minutes are left out, and what lies in it
+// is kept for a bit longer; what is outside the window is no repeat nevertheless.
 const slotsPerWindow = 6
 
 // minute returns the minute of a time in Unix nanoseconds.
@@ -44,33 +50,26 @@ func lastMinute(now, window int64) uint32 {
 	return (minute(int64(visibleAt(now, window))) + every - 1) / every * every
 }
 
-// maxRead bounds how many of the messages that are known go into filters when a machine
-// is opened, which takes a second. The others are looked up until they are forgotten.
-const maxRead = 4 << 20
+// sentHash is what tables know a message by.
+func sentHash(topic mq.TopicID, content uint64) uint64 { return mix(content ^ uint64(topic)<<32) }
 
 func (m *Machine) loadRepeats() error {
 	lower, upper := keyspace.RepeatKeys()
-	it, err := m.db.NewIter(iterOptions(lower, upper))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = it.Close() }() // read errors are in it.Error
-	read := 0
-	for ok := it.First(); ok; {
-		r, err := keyspace.DecodeRepeatKey(it.Key())
+	return m.scan(lower, upper, func(key, val []byte) error {
+		r, err := keyspace.DecodeRepeatKey(key)
+		if err != nil {
+			return err
+		}
+		sent, err := keyspace.DecodeSentMessages(val)
 		if err != nil {
 			return err
 		}
 		s := m.repeats.slot(r.Minute)
-		if s.unread = read == maxRead; s.unread {
-			ok = it.SeekGE(keyspace.AppendRepeatPrefix(nil, r.Minute+1))
-			continue
+		for i := range sent.Len() {
+			s.table.add(sentHash(r.Topic, sent.At(i).Content), r.Index)
 		}
-		read++
-		s.filter.add(r.Content)
-		ok = it.Next()
-	}
-	return it.Error()
+		return nil
+	})
 }
 
 // slot returns the slot of a minute, a new one if there is none.
@@ -83,7 +82,7 @@ func (r *repeats) slot(minute uint32) *slot {
 	if i == len(r.slots) || r.slots[i].minute != minute {
 		s := slot{minute: minute}
 		if i > 0 {
-			s.filter.expected = r.slots[i-1].filter.n
+			s.table.expected = r.slots[i-1].table.n
 		}
 		r.slots = slices.Insert(r.slots, i, s)
 	}
@@ -100,6 +99,9 @@ func (m *Machine) forgetRepeats(now int64) error {
 	if n == 0 {
 		return nil
 	}
+	if err := m.writeRepeats(); err != nil { // the batch may hold some that are forgotten
+		return err
+	}
 	lower := keyspace.AppendRepeatPrefix(nil, r.slots[0].minute)
 	r.slots = slices.Delete(r.slots, 0, n)
 	return m.batch.DeleteRange(lower, keyspace.AppendRepeatPrefix(nil, end), nil)
@@ -107,6 +109,9 @@ func (m *Machine) forgetRepeats(now int64) error {
 
 // forgetRepeatsOf forgets what a topic was sent. It is not sent anything any more.
 func (m *Machine) forgetRepeatsOf(topic mq.TopicID) error {
+	if err := m.writeRepeats(); err != nil {
+		return err
+	}
 	for i := range m.repeats.slots {
 		prefix := keyspace.AppendRepeatTopicPrefix(nil, m.repeats.slots[i].minute, topic)
 		if err := m.delRange(prefix); err != nil {
@@ -117,161 +122,76 @@ func (m *Machine) forgetRepeatsOf(topic mq.TopicID) error {
 }
 
 // repeated returns what became of the message when it was sent before, inside the
-// window that ends now. It sets the minute of r.
-func (m *Machine) repeated(r *keyspace.Repeat, now, window int64) (keyspace.Sent, bool, error) {
-	hash := mix(r.Content)
-	for i := range m.repeats.slots {
-		s := &m.repeats.slots[i]
-		if !s.filter.has(hash) && !s.unread {
-			continue
-		}
-		r.Minute = s.minute
-		sent, found := m.repeats.fresh.get(r)
-		if !found {
-			var err error
-			m.repeats.key = keyspace.AppendRepeatKey(m.repeats.key[:0], r)
-			if sent, found, err = get(m.db, m.repeats.key, keyspace.DecodeSent); err != nil {
-				return sent, false, err
+// window that ends now: of several times, as windows can be changed, the first. index is
+// that of the record that is carried out.
+func (m *Machine) repeated(topic mq.TopicID, id []byte, content, index uint64, now, window int64) (first keyspace.Sent, known bool, err error) {
+	r := &m.repeats
+	hash := sentHash(topic, content)
+	for i := range r.slots {
+		r.found = r.slots[i].table.find(r.found[:0], hash, index)
+		for _, at := range r.found {
+			sent, found, err := m.sentIn(keyspace.Repeat{Minute: r.slots[i].minute, Topic: topic, Index: at}, idHash(id), content)
+			if err != nil {
+				return first, false, err
+			}
+			if found && now-sent.StoreTime < window && (!known || sent.StoreTime < first.StoreTime) {
+				first, known = sent, true
 			}
 		}
-		if found && now-sent.StoreTime < window {
-			return sent, true, nil
+	}
+	return first, known, nil
+}
+
+// sentIn looks for a message in what a send has stored.
+func (m *Machine) sentIn(r keyspace.Repeat, id, content uint64) (sent keyspace.Sent, found bool, err error) {
+	decode := func(b []byte) (keyspace.Sent, error) {
+		all, err := keyspace.DecodeSentMessages(b)
+		if err == nil {
+			sent, found = all.Find(id, content, r.Index)
 		}
+		return sent, err
 	}
-	return keyspace.Sent{}, false, nil
-}
-
-// remember makes the message known for the window that begins now.
-func (m *Machine) remember(r *keyspace.Repeat, now, window int64, sent keyspace.Sent) error {
-	r.Minute = lastMinute(now, window)
-	m.repeats.slot(r.Minute).filter.add(r.Content)
-	m.repeats.fresh.add(r, sent)
-	m.repeats.key = keyspace.AppendRepeatKey(m.repeats.key[:0], r)
-	m.val = keyspace.AppendSent(m.val[:0], sent)
-	return m.set(m.repeats.key, m.val)
-}
-
-// fresh has what the batch holds: it cannot be read yet.
-type fresh struct {
-	list []freshSend
-	last map[uint64]int // by content: the last one with it in list, from 1
-	ids  []byte
-}
-
-type freshSend struct {
-	keyspace.Sent
-	topic    mq.TopicID
-	minute   uint32
-	id, size int // in ids
-	before   int // with the same content, from 1; 0: none
-}
-
-func (f *fresh) add(r *keyspace.Repeat, sent keyspace.Sent) {
-	if f.last == nil {
-		f.last = map[uint64]int{}
-	}
-	f.list = append(f.list, freshSend{
-		Sent: sent, topic: r.Topic, minute: r.Minute, id: len(f.ids), size: len(r.ID), before: f.last[r.Content],
+	i, ok := slices.BinarySearchFunc(m.repeats.fresh, r.Index, func(f freshSend, index uint64) int {
+		return int(int64(f.Index - index))
 	})
-	f.last[r.Content] = len(f.list)
-	f.ids = append(f.ids, r.ID...)
-}
-
-func (f *fresh) get(r *keyspace.Repeat) (keyspace.Sent, bool) {
-	for at := f.last[r.Content]; at > 0; {
-		s := &f.list[at-1]
-		if s.topic == r.Topic && s.minute == r.Minute && bytes.Equal(f.ids[s.id:s.id+s.size], r.ID) {
-			return s.Sent, true
+	if ok {
+		if f := m.repeats.fresh[i]; f.Repeat == r {
+			_, err = decode(m.repeats.vals[f.start:f.end])
 		}
-		at = s.before
+		return sent, found, err
 	}
-	return keyspace.Sent{}, false
+	_, _, err = get(m.db, keyspace.AppendRepeatKey(nil, r), decode)
+	return sent, found, err
 }
 
-// maxFresh bounds what fresh keeps of its memory: it is as slow to empty as it was large.
-const maxFresh = 4 << 10
-
-// reset empties f, once its contents can be read.
-func (f *fresh) reset() {
-	switch {
-	case len(f.list) > maxFresh:
-		*f = fresh{}
-	case len(f.list) > 0:
-		clear(f.last)
-		f.list, f.ids = f.list[:0], f.ids[:0]
-	}
-}
-
-// A filter says of a hash that it was not added, or that it may have been. It grows by
-// layers, each four times as large as the one before.
-type filter struct {
-	layers   []layer
-	n        int // hashes in it
-	expected int // how many there will be, as far as one can tell
-}
-
-// A layer is made of blocks, each as large as a line of the processor's cache: a hash
-// has all its bits in one of them.
-type layer struct {
-	blocks []block
-	room   int // for how many more
-}
-
-type block [8]uint64
-
-const (
-	filterFirst  = 4 << 10 // hashes in the first layer, at least
-	filterBits   = 16      // for each: of 1,000 hashes that were not added one or two may have been
-	filterProbes = 6
-)
-
-// add adds a hash that is spread evenly only when mixed.
-func (f *filter) add(hash uint64) {
-	n := len(f.layers)
-	if n == 0 || f.layers[n-1].room == 0 {
-		room := max(filterFirst, f.expected+f.expected/4)
-		if n > 0 {
-			room = 4 * len(f.layers[n-1].blocks) * 512 / filterBits
-		}
-		blocks := (room*filterBits + 511) / 512
-		f.layers = append(f.layers, layer{blocks: make([]block, blocks), room: room})
+// remember makes a message known that the send has stored, the next one of it; next was
+// the end of its queue before.
+func (m *Machine) remember(r keyspace.Repeat, msg keyspace.SentMessage, v *command.SendView, next mq.QueueOffset) {
+	p := &m.repeats
+	n := len(p.fresh)
+	if n == 0 || p.fresh[n-1].Index != r.Index {
+		p.fresh = append(p.fresh, freshSend{Repeat: r, start: len(p.vals)})
 		n++
+		p.vals = keyspace.AppendSentHead(p.vals, v.Time, v.Queue, next)
 	}
-	l := &f.layers[n-1]
-	l.room--
-	f.n++
-	hash = mix(hash)
-	b := l.block(hash)
-	for range filterProbes {
-		b[hash>>6&7] |= 1 << (hash & 63)
-		hash >>= 9
-	}
+	p.vals = keyspace.AppendSentMessage(p.vals, msg)
+	p.fresh[n-1].end = len(p.vals)
+	p.slot(r.Minute).table.add(sentHash(r.Topic, msg.Content), r.Index)
 }
 
-// has takes the mixed hash.
-func (f *filter) has(hash uint64) bool {
-	for i := range f.layers {
-		if f.layers[i].has(hash) {
-			return true
+// writeRepeats puts what was remembered into the batch. It is called when there is more
+// of it: one such key after the other is inserted at half the price.
+func (m *Machine) writeRepeats() error {
+	r := &m.repeats
+	for ; r.written < len(r.fresh); r.written++ {
+		f := &r.fresh[r.written]
+		m.key = keyspace.AppendRepeatKey(m.key[:0], f.Repeat)
+		if err := m.set(m.key, r.vals[f.start:f.end]); err != nil {
+			return err
 		}
 	}
-	return false
+	return nil
 }
 
-// block returns the block of a hash, which is mixed once more: all but 10 of its bits
-// say which bits of the block are set.
-func (l *layer) block(hash uint64) *block {
-	hi, _ := bits.Mul64(hash*0x9e3779b97f4a7c15, uint64(len(l.blocks)))
-	return &l.blocks[hi]
-}
-
-func (l *layer) has(hash uint64) bool {
-	b := l.block(hash)
-	for range filterProbes {
-		if b[hash>>6&7]&(1<<(hash&63)) == 0 {
-			return false
-		}
-		hash >>= 9
-	}
-	return true
-}
+// committed is called when the batch can be read.
+func (r *repeats) committed() { r.fresh, r.vals, r.written = r.fresh[:0], r.vals[:0], 0 }

@@ -1,7 +1,6 @@
 package machine_test
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -22,12 +21,13 @@ type modelSent struct {
 	id      string
 	content uint64
 	// last is the end of the minute in which it is forgotten.
-	last int64
-	sent keyspace.Sent
+	last  int64
+	index uint64 // of the record
+	sent  keyspace.Sent
 }
 
-// recall returns what became of a message that was sent before, inside the window. Of
-// several it is the one that is forgotten first: the answer has to be the same in each replay.
+// recall returns what became of a message that was sent before, inside the window: of
+// several times the first.
 func (m *model) recall(topic mq.TopicID, msg *mq.Message, now, window int64) (keyspace.Sent, bool) {
 	for _, s := range m.sent {
 		if s.topic == topic && s.id == msg.ID && s.content == msg.Content && now-s.sent.StoreTime < window {
@@ -37,16 +37,12 @@ func (m *model) recall(topic mq.TopicID, msg *mq.Message, now, window int64) (ke
 	return keyspace.Sent{}, false
 }
 
-// remember adds to what is known. There is one of a message in a minute.
+// remember adds to what is known.
 func (m *model) remember(s modelSent, window int64) {
 	every := max(time.Duration(window)/6, time.Minute).Truncate(time.Minute)
 	end := time.Duration(s.sent.StoreTime + window)
 	s.last = int64((end.Truncate(time.Minute) + every - 1) / every * every)
-	m.sent = slices.DeleteFunc(m.sent, func(o modelSent) bool {
-		return o.topic == s.topic && o.id == s.id && o.content == s.content && o.last == s.last
-	})
 	m.sent = append(m.sent, s)
-	slices.SortStableFunc(m.sent, func(a, b modelSent) int { return cmp.Compare(a.last, b.last) })
 }
 
 // forget forgets what nobody may ask for any more.
@@ -75,7 +71,7 @@ func (m *model) send(c *command.Send, index uint64) []keyspace.Sent {
 			sent.Offset = m.append(c.Topic, c.Queue, c.Time, msg)
 		}
 		if c.Window > 0 {
-			m.remember(modelSent{topic: c.Topic, id: msg.ID, content: msg.Content, sent: sent}, c.Window)
+			m.remember(modelSent{topic: c.Topic, id: msg.ID, content: msg.Content, index: index, sent: sent}, c.Window)
 		}
 		all = append(all, sent)
 	}
@@ -125,20 +121,28 @@ func (h *history) sleep(*rapid.T) {
 
 // checkKnown compares what the views remember.
 func (h *history) checkKnown() {
-	got := []modelSent{}
+	got, want := []string{}, []string{}
 	lower, upper := keyspace.RepeatKeys()
 	for key, val := range h.keys(lower, upper) {
 		r, err := keyspace.DecodeRepeatKey(key)
 		require.NoError(h.t, err)
-		sent, err := keyspace.DecodeSent(val)
+		sent, err := keyspace.DecodeSentMessages(val)
 		require.NoError(h.t, err)
-		got = append(got, modelSent{r.Topic, string(r.ID), r.Content, int64(r.Minute) * int64(time.Minute), sent})
+		for i := range sent.Len() {
+			m := sent.At(i)
+			of, found := sent.Find(m.ID, m.Content, r.Index)
+			require.True(h.t, found)
+			got = append(got, fmt.Sprint(int64(r.Minute)*int64(time.Minute), r.Topic, r.Index, m.Content, of))
+		}
 	}
-	want := append([]modelSent{}, h.model.sent...)
-	slices.SortFunc(want, func(a, b modelSent) int {
-		return cmp.Or(cmp.Compare(a.last, b.last), cmp.Compare(a.topic, b.topic), bytes.Compare([]byte(a.id), []byte(b.id)), cmp.Compare(a.content, b.content))
+	slices.SortStableFunc(h.model.sent, func(a, b modelSent) int {
+		return cmp.Or(cmp.Compare(a.last, b.last), cmp.Compare(a.topic, b.topic), cmp.Compare(a.index, b.index))
 	})
+	for _, s := range h.model.sent {
+		want = append(want, fmt.Sprint(s.last, s.topic, s.index, s.content, s.sent))
+	}
 	require.Equal(h.t, want, got)
+	slices.SortStableFunc(h.model.sent, func(a, b modelSent) int { return cmp.Compare(a.index, b.index) })
 }
 
 // keys yields the keys and values from lower to before upper.
