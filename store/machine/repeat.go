@@ -129,12 +129,16 @@ func (m *Machine) repeated(topic mq.TopicID, id []byte, content, index uint64, n
 	hash := sentHash(topic, content)
 	for i := range r.slots {
 		r.found = r.slots[i].table.find(r.found[:0], hash, index)
-		for _, at := range r.found {
+		slices.Sort(r.found)
+		for _, at := range slices.Backward(r.found) {
 			sent, found, err := m.sentIn(keyspace.Repeat{Minute: r.slots[i].minute, Topic: topic, Index: at}, idHash(id), content)
 			if err != nil {
 				return first, false, err
 			}
-			if found && now-sent.StoreTime < window && (!known || sent.StoreTime < first.StoreTime) {
+			if found && now-sent.StoreTime >= window {
+				break // and so are those before
+			}
+			if found && (!known || sent.StoreTime < first.StoreTime) {
 				first, known = sent, true
 			}
 		}

@@ -7,7 +7,9 @@ import "math/bits"
 // is full. It has no order that anybody may rely on. It grows by layers, each four
 // times as large as the one before.
 type table struct {
-	layers   []layer
+	layers []layer
+	// rest has what found its buckets full: hashes that were added again and again.
+	rest     map[uint64][]uint64
 	n        int // hashes in it
 	expected int // how many there will be, as far as one can tell
 }
@@ -43,23 +45,26 @@ func entryOf(hash, index uint64) uint64 {
 // add adds a hash, whose bits must be spread evenly, with the record.
 func (t *table) add(hash, index uint64) {
 	t.n++
-	e := entryOf(hash, index)
-	if n := len(t.layers); n > 0 {
-		if l := &t.layers[n-1]; l.room > 0 && l.add(hash, e) {
-			return
-		}
+	n := len(t.layers)
+	if n == 0 || t.layers[n-1].room == 0 {
+		t.grow()
+		n++
 	}
-	for !t.grow().add(hash, e) {
+	if t.layers[n-1].add(hash, entryOf(hash, index)) {
+		return
 	}
+	if t.rest == nil {
+		t.rest = map[uint64][]uint64{}
+	}
+	t.rest[hash] = append(t.rest[hash], index)
 }
 
-func (t *table) grow() *layer {
+func (t *table) grow() {
 	room := max(tableFirst, t.expected+t.expected/8)
 	if n := len(t.layers); n > 0 {
 		room = 4 * len(t.layers[n-1].buckets) * 7
 	}
 	t.layers = append(t.layers, layer{buckets: make([]bucket, (room+6)/7), room: room})
-	return &t.layers[len(t.layers)-1]
 }
 
 // add reports false when both buckets are full, which they hardly ever are.
@@ -87,6 +92,9 @@ func (t *table) find(dst []uint64, hash, newest uint64) []uint64 {
 		if a != b {
 			dst = b.find(dst, tag, newest)
 		}
+	}
+	if len(t.rest) > 0 {
+		dst = append(dst, t.rest[hash]...)
 	}
 	return dst
 }
