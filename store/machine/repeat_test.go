@@ -188,3 +188,40 @@ func TestDeletedTopicLeavesNothingOfItsSendsBehind(t *testing.T) {
 	require.Equal(t, 2, s.remembered())
 	require.True(t, s.put(2, 0, time.Hour, known("a", 1))[0].Repeated)
 }
+
+func TestDeletedTopicLeavesNoPendingMessagesBehind(t *testing.T) {
+	s := newStory(t, 1)
+	s.apply(command.KindTopic, &command.Topic{Time: s.tick(), ID: 2, Name: mq.Resource{Name: "u"}, Queues: 1, Version: 1})
+	for _, topic := range []mq.TopicID{1, 2} {
+		for i := range 3 {
+			s.put(topic, 0, knownFor,
+				&mq.Message{ID: "d", Type: mq.Delay, Content: uint64(i), DeliverAt: time.Unix(0, s.now+int64(time.Hour))},
+				&mq.Message{ID: "h", Type: mq.Transaction, Content: uint64(10 + i)})
+		}
+	}
+	kept := s.put(2, 0, knownFor, &mq.Message{ID: "h", Type: mq.Transaction, Content: 20})[0]
+	s.apply(command.KindTopicDelete, &command.TopicDelete{Time: s.tick(), ID: 1})
+	for range 2 {
+		for _, state := range []keyspace.PendingState{keyspace.Timed, keyspace.Half} {
+			require.Zero(t, s.m.PendingOf(1, state))
+		}
+		require.EqualValues(t, 4, s.m.PendingOf(2, keyspace.Half))
+		ids, err := s.m.DuePending(keyspace.Timed, s.now+int64(2*time.Hour), 100)
+		require.NoError(t, err)
+		require.Len(t, ids, 3)
+		_, found, err := s.m.Pending(kept.Pending)
+		require.NoError(t, err)
+		require.True(t, found)
+		s.reopen()
+	}
+	counts := map[keyspace.Kind]int{}
+	it, err := s.db.NewIter(nil)
+	require.NoError(t, err)
+	for ok := it.First(); ok; ok = it.Next() {
+		counts[keyspace.KindOf(it.Key())]++
+	}
+	require.NoError(t, it.Close())
+	for _, kind := range []keyspace.Kind{keyspace.KindPending, keyspace.KindPendingAt, keyspace.KindPendingOf, keyspace.KindHeld} {
+		require.Equal(t, 7, counts[kind], "%c", kind)
+	}
+}

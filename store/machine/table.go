@@ -26,8 +26,8 @@ type layer struct {
 type bucket [8]uint64
 
 const (
-	tableFirst = 1 << 10 // hashes in the first layer, at least
-	tableIndex = 36      // bits of an index
+	tableFirst = 16 << 10 // hashes in the first layer, at least
+	tableIndex = 36       // bits of an index
 )
 
 // of returns where a hash may be, by its upper bits.
