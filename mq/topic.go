@@ -103,17 +103,18 @@ func ValidateRetention(d time.Duration) error {
 // The bounds of how long a topic knows what it was sent.
 const (
 	DefaultDedup = 5 * time.Minute
+	MinDedup     = time.Second
 	MaxDedup     = time.Hour
 )
 
 // ValidateDedup checks how long a topic knows what it was sent: not at all, or a time
-// up to MaxDedup. The error is an *InvalidError of kind ErrInvalid.
+// from MinDedup to MaxDedup. The error is an *InvalidError of kind ErrInvalid.
 func ValidateDedup(d time.Duration) error {
-	if 0 <= d && d <= MaxDedup {
+	if d == 0 || MinDedup <= d && d <= MaxDedup {
 		return nil
 	}
 	return &InvalidError{
-		Kind: ErrInvalid, Field: "dedup", Value: d.String(), Reason: fmt.Sprintf("must lie between 0s (off) and %s", MaxDedup),
+		Kind: ErrInvalid, Field: "dedup", Value: d.String(), Reason: fmt.Sprintf("must be 0s (off), or lie between %s and %s", MinDedup, MaxDedup),
 	}
 }
 

@@ -64,3 +64,15 @@ func TestARetentionIsTheDefaultOrWithinItsBounds(t *testing.T) {
 		require.ErrorContains(t, err, `retention "`+d.String()+`": must lie between 1m0s and 87600h0m0s (10 years)`)
 	}
 }
+
+func TestDedupIsOffOrLiesBetweenItsBounds(t *testing.T) {
+	for _, d := range []time.Duration{0, mq.MinDedup, mq.DefaultDedup, mq.MaxDedup} {
+		require.NoError(t, mq.ValidateDedup(d))
+	}
+	for _, d := range []time.Duration{-1, 1, mq.MinDedup - 1, mq.MaxDedup + 1} {
+		err := mq.ValidateDedup(d)
+		require.ErrorIs(t, err, mq.ErrInvalid)
+		require.ErrorContains(t, err, "1s and 1h0m0s")
+		require.ErrorContains(t, err, d.String())
+	}
+}

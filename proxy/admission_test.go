@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -65,8 +66,10 @@ func TestASendThatDoesNotFitIsRefusedBeforeItIsRead(t *testing.T) {
 		})
 		s.topic(t, "a")
 		c, written := s.counted(t)
-		req := &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{message("a", "large", string(make([]byte, 4<<20)))}}
+		sends := 0
 		send := func() *rmqpb.SendMessageResponse {
+			sends++
+			req := &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{message("a", fmt.Sprint("large-", sends), string(make([]byte, 4<<20)))}}
 			resp, err := c.SendMessage(from(t, "p"), req)
 			require.NoError(t, err)
 			return resp

@@ -287,7 +287,7 @@ func TestAReceiveWaitsOnEveryQueueWhicheverItNames(t *testing.T) {
 				}()
 				time.Sleep(5 * time.Second)
 				sent := time.Now()
-				s.send(t, message("a", fmt.Sprint(i), "x"))
+				s.send(t, message("a", fmt.Sprint(queue, "-", i), "x"))
 				a := <-got
 				require.Len(t, a.messages, 1)
 				require.Less(t, time.Since(sent), 200*time.Millisecond)

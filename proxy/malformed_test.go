@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -40,7 +41,7 @@ func fixed(want rmqpb.Code, m proto.Message) specimen {
 // held is a specimen about a message that the consumer of the test holds.
 func held(want rmqpb.Code, request func(handle string) proto.Message) specimen {
 	return specimen{want, func(t testing.TB, s *testServer) proto.Message {
-		s.send(t, message("orders", "m", "body"))
+		s.send(t, message("orders", "m"+rand.Text(), "body")) // one more, whatever was sent before
 		c := s.consumer("orders", "g")
 		return request(c.receive(t, c.simple(1, maxInvisible, 0)).handle(0))
 	}}
@@ -89,7 +90,7 @@ var specimens = map[string]specimen{
 		Messages: []*rmqpb.Message{fullMessage(), message("orders", "n", "body")},
 	}),
 	"ReceiveMessage": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
-		s.send(t, message("orders", "m", "body"))
+		s.send(t, message("orders", "m"+rand.Text(), "body")) // one more, whatever was sent before
 		return &rmqpb.ReceiveMessageRequest{
 			Group: named("g"), MessageQueue: fullQueue(), BatchSize: 1, InvisibleDuration: durationpb.New(maxInvisible),
 			FilterExpression:   &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "*"},
@@ -431,7 +432,7 @@ func TestBytesThatAreNoRequestCostOneCall(t *testing.T) {
 func TestAnAckOfMoreThanAnybodyCanHoldIsRefused(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "orders")
-	s.send(t, message("orders", "m", "body"))
+	s.send(t, message("orders", "m"+rand.Text(), "body")) // one more, whatever was sent before
 	c := s.consumer("orders", "g")
 	handle := c.receive(t, c.simple(1, maxInvisible, 0)).handle(0)
 	for n, want := range map[int]rmqpb.Code{maxAckEntries + 1: rmqpb.Code_PAYLOAD_TOO_LARGE, 0: rmqpb.Code_BAD_REQUEST} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,7 +31,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 	for _, topic := range types {
 		for declared := range rmqpb.MessageType_name {
 			for fields := range 1 << len(makers) {
-				m := message(topic.String(), "m", "body")
+				m := message(topic.String(), fmt.Sprint(declared, "-", fields), "body")
 				m.SystemProperties.MessageType = rmqpb.MessageType(declared)
 				var set []rmqpb.MessageType
 				for i, maker := range makers {

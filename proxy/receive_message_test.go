@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"testing"
@@ -450,7 +451,7 @@ func TestRequestsWithoutAnyOfTheirFields(t *testing.T) {
 			check(&rmqpb.Status{Code: a.code, Message: a.text}, missing, missing == "batch_size" || missing == "long_polling_timeout")
 		})
 		handle := func() string {
-			s.send(t, message("a", "1", "x"))
+			s.send(t, message("a", rand.Text(), "x"))
 			return c.receive(t, c.simple(1, time.Minute, 0)).handle(0)
 		}
 		without(t, &rmqpb.AckMessageRequest{

@@ -217,7 +217,7 @@ func TestChangingAnEndedDeliveryIsOKForGoAndRustPushConsumersOnly(t *testing.T) 
 		for _, language := range []string{"JAVA", "GO", "HTTP", "PYTHON", "RUST", "DOTNET", "CPP", ""} {
 			for _, push := range []bool{true, false} {
 				c := s.consumer("a", "g", headerLanguage, language)
-				s.send(t, message("a", "1", "x"))
+				s.send(t, message("a", fmt.Sprint(language, push), "x"))
 				req := c.simple(1, time.Minute, 0)
 				if push {
 					req = c.push(1, 0)

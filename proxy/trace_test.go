@@ -158,9 +158,9 @@ func TestTheContextOfAMessageIsTheParentOfACallWithoutOne(t *testing.T) {
 func TestOtherContextsArePassedOnUnread(t *testing.T) {
 	s, c, kept := traced(t)
 	s.topic(t, "orders")
-	for _, odd := range []string{"", "00-0-0-01", strings.Repeat("x", 300), "0:1:2"} {
+	for i, odd := range []string{"", "00-0-0-01", strings.Repeat("x", 300), "0:1:2"} {
 		_, err := c.SendMessage(from(t, "producer", "traceparent", "nonsense"),
-			&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{withContext(message("orders", "m", "x"), odd)}})
+			&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{withContext(message("orders", fmt.Sprint("m", i), "x"), odd)}})
 		require.NoError(t, err)
 		got := tracedReceive(t, c, from(t, "consumer"), "orders", 32)
 		require.Len(t, got, 1)

@@ -81,11 +81,14 @@ func (v *viewsCheck) held(key, val []byte) error {
 }
 
 func (v *viewsCheck) repeat(key, val []byte) {
-	_, err := keyspace.DecodeRepeatKey(key)
-	sent, valErr := keyspace.DecodeSent(val)
+	r, err := keyspace.DecodeRepeatKey(key)
+	sent, valErr := keyspace.DecodeSentMessages(val)
 	if err = errors.Join(err, valErr); err != nil {
 		v.inViews(key, "%v", err)
-	} else if sent.StoreTime > v.state.Time {
-		v.inViews(key, "remembers a message of time %d, which is behind what the views have applied", sent.StoreTime)
+		return
 	}
+	if sent.StoreTime > v.state.Time || r.Index > v.state.Index {
+		v.inViews(key, "remembers record %d of time %d, which is behind what the views have applied", r.Index, sent.StoreTime)
+	}
+	v.queue(key, keyspace.Queue{Topic: r.Topic, Queue: sent.Queue})
 }

@@ -168,7 +168,7 @@ func (a *app) topicCreate() *cobra.Command {
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")
-	cmd.Flags().DurationVar(&dedup, "dedup", mq.DefaultDedup, "`time` for which a message that is sent again is not stored again; 0: none")
+	cmd.Flags().DurationVar(&dedup, "dedup", mq.DefaultDedup, "`time`, 1s to 1h, for which a message that is sent again is not stored again; 0: off")
 	return cmd
 }
 
@@ -281,7 +281,7 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().Int32Var(&write, "write-queues", 0, "new `number` of queues to write on each shard")
 	cmd.Flags().StringVar(&permission, "permission", "", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
-	cmd.Flags().DurationVar(&dedup, "dedup", 0, "`time` for which a message that is sent again is not stored again; 0: none")
+	cmd.Flags().DurationVar(&dedup, "dedup", 0, "`time`, 1s to 1h, for which a message that is sent again is not stored again; 0: off")
 	return cmd
 }
 

@@ -2,8 +2,8 @@ package crashtest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -119,10 +119,10 @@ func (d *deletion) round(round int) uint32 {
 func (d *deletion) send(ctx context.Context, topic string, n int) rmqpb.Code {
 	d.t.Helper()
 	req := &rmqpb.SendMessageRequest{}
-	for i := range n {
+	for range n {
 		req.Messages = append(req.Messages, &rmqpb.Message{
 			Topic: &rmqpb.Resource{Name: topic}, Body: []byte("body"),
-			SystemProperties: &rmqpb.SystemProperties{MessageId: fmt.Sprint(i)},
+			SystemProperties: &rmqpb.SystemProperties{MessageId: rand.Text()},
 		})
 	}
 	ctx, cancel := call(ctx, "deleter", 10*time.Second)

@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -173,7 +174,8 @@ func TestTheLargestMessageFitsTheSmallestSegmentsDeadLettersIncluded(t *testing.
 	}
 	st := send(largest, largest)
 	require.Equal(t, rmqpb.Code_PAYLOAD_TOO_LARGE, st.GetCode(), "%v", st)
-	for range 5 {
+	for i := range 5 {
+		largest.SystemProperties.MessageId = fmt.Sprint(i) + strings.Repeat("i", 254)
 		st := send(largest)
 		require.Equal(t, rmqpb.Code_OK, st.GetCode(), "%v", st)
 		_, got := r.take(t, topic, group, 32)

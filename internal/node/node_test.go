@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -90,7 +91,7 @@ func (r *running) send(t *testing.T, topic string) *rmqpb.Status {
 	t.Helper()
 	resp, err := r.rmq.SendMessage(as(t.Context()), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
 		Topic: &rmqpb.Resource{Name: topic}, Body: []byte("x"),
-		SystemProperties: &rmqpb.SystemProperties{MessageId: "1"},
+		SystemProperties: &rmqpb.SystemProperties{MessageId: rand.Text()},
 	}}})
 	require.NoError(t, err)
 	return resp.GetStatus()

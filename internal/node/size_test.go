@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -24,11 +25,11 @@ const libraryLimit = 4 << 20
 func (r *running) sendBodies(t *testing.T, topic string, sizes ...int) *rmqpb.Status {
 	t.Helper()
 	req := &rmqpb.SendMessageRequest{}
-	for i, size := range sizes {
+	for _, size := range sizes {
 		req.Messages = append(req.Messages, &rmqpb.Message{
 			Topic: &rmqpb.Resource{Name: topic}, Body: make([]byte, size),
 			UserProperties:   map[string]string{"key": "a value as people have them"},
-			SystemProperties: &rmqpb.SystemProperties{MessageId: fmt.Sprint(i)},
+			SystemProperties: &rmqpb.SystemProperties{MessageId: rand.Text()},
 		})
 	}
 	resp, err := r.rmq.SendMessage(as(t.Context()), req)

@@ -152,9 +152,10 @@ func describePending(key, val []byte) (string, []slog.Attr, error) {
 	if err != nil {
 		return "repeat", nil, err
 	}
-	s, err := DecodeSent(val)
+	s, err := DecodeSentMessages(val)
 	return "repeat", []slog.Attr{
-		slog.Uint64("topic", uint64(r.Topic)), slog.String("message", string(r.ID)), slog.Time("stored", time.Unix(0, s.StoreTime).UTC()),
-		slog.Int("queue", int(s.Queue)), slog.Int64("offset", int64(s.Offset)), slog.Uint64("pending", uint64(s.Pending)),
+		slog.Uint64("topic", uint64(r.Topic)), slog.Uint64("record", r.Index), slog.Int("messages", s.Len()),
+		slog.Time("stored", time.Unix(0, s.StoreTime).UTC()), slog.Time("until", time.Unix(int64(r.Minute)*60, 0).UTC()),
+		slog.Int("queue", int(s.Queue)), slog.Int64("first", int64(s.First)),
 	}, err
 }

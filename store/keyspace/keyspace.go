@@ -28,7 +28,7 @@ const (
 	prefixPendingOf = 'e' // topic, state, time, pending id -> empty
 	prefixGroup     = 'g' // group -> registration (a command.Group payload)
 	prefixHeld      = 'j' // log position of a pending message -> pending id
-	prefixRepeat    = 'k' // minute, topic, message id, content -> Sent
+	prefixRepeat    = 'k' // minute, topic, record -> what it has stored, so that repeats are known
 	prefixLease     = 'l' // in flight: group, topic, queue, offset -> Lease
 	prefixGone      = 'n' // kind, id of a deleted topic or group -> empty
 	prefixProgress  = 'p' // group, topic, queue -> next offset to deliver

@@ -166,3 +166,48 @@ func FuzzDescribe(f *testing.F) {
 		_, _ = keyspace.DecodeReadySub(key)
 	})
 }
+
+func TestWhatASendHasStoredRoundTrips(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := keyspace.Repeat{
+			Minute: rapid.Uint32().Draw(t, "minute"), Topic: mq.TopicID(rapid.Uint32().Draw(t, "topic")), Index: rapid.Uint64().Draw(t, "index"),
+		}
+		key := keyspace.AppendRepeatKey(nil, r)
+		got, err := keyspace.DecodeRepeatKey(key)
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		require.True(t, bytes.HasPrefix(key, keyspace.AppendRepeatTopicPrefix(nil, r.Minute, r.Topic)))
+
+		val := keyspace.AppendSentHead(nil, 7, 3, 40)
+		var want []keyspace.SentMessage
+		offset := mq.QueueOffset(40)
+		place := rapid.IntRange(0, 3).Draw(t, "first place")
+		for i := range rapid.IntRange(1, 20).Draw(t, "messages") {
+			m := keyspace.SentMessage{
+				ID: uint64(i), Content: rapid.Uint64().Draw(t, "content"), Place: uint16(place), Pending: rapid.Bool().Draw(t, "pending"),
+			}
+			want, val = append(want, m), keyspace.AppendSentMessage(val, m)
+			place += rapid.IntRange(1, 50).Draw(t, "step")
+		}
+		sent, err := keyspace.DecodeSentMessages(val)
+		require.NoError(t, err)
+		require.Equal(t, len(want), sent.Len())
+		for i, m := range want {
+			require.Equal(t, m, sent.At(i))
+			found, ok := sent.Find(m.ID, m.Content, 9)
+			require.True(t, ok)
+			if m.Pending {
+				require.Equal(t, keyspace.Sent{StoreTime: 7, Queue: 3, Pending: mq.PendingID(9<<10 + int(m.Place))}, found)
+				continue
+			}
+			require.Equal(t, keyspace.Sent{StoreTime: 7, Queue: 3, Offset: offset}, found)
+			offset++
+		}
+		_, ok := sent.Find(100, want[0].Content, 9)
+		require.False(t, ok)
+		for _, bad := range [][]byte{val[:len(val)-1], val[:20], nil, append(val, val[20:38]...)} {
+			_, err := keyspace.DecodeSentMessages(bad)
+			require.ErrorIs(t, err, keyspace.ErrCorrupt)
+		}
+	})
+}

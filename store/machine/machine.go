@@ -412,6 +412,9 @@ func (m *Machine) Commit() error {
 	if !m.dirty {
 		return nil
 	}
+	if err := m.writeRepeats(); err != nil {
+		return err
+	}
 	m.key = append(m.key[:0], keyspace.StateKey()...)
 	m.val = keyspace.AppendState(m.val[:0], m.state)
 	if err := m.batch.Set(m.key, m.val, nil); err != nil {
@@ -432,7 +435,7 @@ func (m *Machine) Commit() error {
 		}
 	}
 	m.deleted = m.deleted[:0]
-	clear(m.repeats.fresh)
+	m.repeats.committed()
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

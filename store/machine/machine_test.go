@@ -90,7 +90,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %d %v %v %d %v %v %d", res.Err, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed)
+	return fmt.Sprintf("%v %v %d %v %v %d %v %v %d", res.Err, res.Stored, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -449,6 +449,7 @@ func (h *history) check(*rapid.T) {
 		}
 	}
 	require.Equal(h.t, h.model.usedUp(), used)
+	h.checkKnown()
 }
 
 // checkQueues compares the ends of the queues, and which entries there are.
@@ -538,7 +539,7 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"remove": h.remove, "trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
+				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

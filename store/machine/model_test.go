@@ -19,6 +19,7 @@ type model struct {
 	groups map[mq.GroupID]*command.Group
 	subs   map[keyspace.Sub]*modelSub
 	seq    uint64
+	sent   []modelSent // what was sent lately, in that order
 
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool
@@ -115,6 +116,7 @@ func (m *model) held(q keyspace.Queue) int {
 func (m *model) deleteTopic(id mq.TopicID) {
 	delete(m.topics, id)
 	m.goneTopics[id] = true
+	m.sent = slices.DeleteFunc(m.sent, func(s modelSent) bool { return s.topic == id })
 	for q := range m.begins {
 		if q.Topic == id {
 			delete(m.begins, q)

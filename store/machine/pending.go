@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -128,6 +129,29 @@ func (m *Machine) dropPending(id mq.PendingID, p *keyspace.Pending) error {
 	}
 	m.key = keyspace.AppendHeldKey(m.key[:0], p.Pos)
 	return m.del(m.key)
+}
+
+// dropPendingsOf deletes every pending message of a topic, and commits what was before.
+func (m *Machine) dropPendingsOf(topic mq.TopicID) error {
+	if m.pendings.of[topic] == nil {
+		return nil
+	}
+	if err := m.Commit(); err != nil { // it reads what was committed
+		return err
+	}
+	m.unreadable = true
+	prefix := keyspace.AppendPendingOfPrefix(nil, topic)
+	return m.scan(prefix, keyspace.Next(slices.Clone(prefix)), func(key, _ []byte) error {
+		_, _, _, id, err := keyspace.DecodePendingOfKey(key)
+		if err != nil {
+			return err
+		}
+		p, found, err := m.pending(id)
+		if err != nil || !found {
+			return err
+		}
+		return m.dropPending(id, &p)
+	})
 }
 
 // PendingDue reports whether a pending message's state has come to its end at now, and

@@ -1,148 +1,201 @@
 package machine
 
 import (
+	"slices"
 	"time"
 
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
 // repeats knows which messages were sent lately: an SDK that got no answer sends its
-// message again. What is known lies in the views, ordered by the minute in which it is
-// forgotten, so that forgetting is one range; filters keep the messages that are
-// new, which is nearly all, from being looked up.
+// message again. What is known lies in the views, one value for each send, ordered by
+// the minute in which it is forgotten: writing and forgetting are cheap there, finding is
+// not possible. That takes tables in memory which lead from a message to its send.
 type repeats struct {
-	// fresh are those of the batch, by their keys: they cannot be read yet.
-	fresh map[string]keyspace.Sent
-	// minutes are those that have any.
-	minutes map[uint32]*filter
-	key     []byte
+	// slots are the minutes that have any, in their order.
+	slots []slot
+	// fresh are the sends of the batch, which cannot be read yet, in their order; vals
+	// has their values. Of the first ones the batch has the keys already.
+	fresh   []freshSend
+	written int
+	vals    []byte
+	found   []uint64 // scratch
 }
+
+// A slot is what is known until the end of a minute.
+type slot struct {
+	minute uint32
+	table  table
+}
+
+type freshSend struct {
+	keyspace.Repeat
+	start, end int // in vals
+}
+
+// slotsPerWindow bounds how many minutes a window is spread over: each of them is asked
+// about every message. Of a long one some minutes are left out, and what lies in it
+// is kept for a bit longer; what is outside the window is no repeat nevertheless.
+const slotsPerWindow = 6
 
 // minute returns the minute of a time in Unix nanoseconds.
 func minute(at int64) uint32 { return uint32(at / int64(time.Minute)) }
 
-// loadRepeats finds the minutes that have any. What they have is not in memory: they
-// have no filter, and are looked at until they are over.
+// lastMinute returns the minute in which is forgotten what is sent now. It is part of
+// what records mean.
+func lastMinute(now, window int64) uint32 {
+	every := max(minute(window)/slotsPerWindow, 1)
+	return (minute(int64(visibleAt(now, window))) + every - 1) / every * every
+}
+
+// sentHash is what tables know a message by.
+func sentHash(topic mq.TopicID, content uint64) uint64 { return mix(content ^ uint64(topic)<<32) }
+
 func (m *Machine) loadRepeats() error {
-	m.repeats = repeats{fresh: map[string]keyspace.Sent{}, minutes: map[uint32]*filter{}}
 	lower, upper := keyspace.RepeatKeys()
-	it, err := m.db.NewIter(iterOptions(lower, upper))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = it.Close() }() // read errors are in it.Error
-	for ok := it.First(); ok; {
-		r, err := keyspace.DecodeRepeatKey(it.Key())
+	return m.scan(lower, upper, func(key, val []byte) error {
+		r, err := keyspace.DecodeRepeatKey(key)
 		if err != nil {
 			return err
 		}
-		m.repeats.minutes[r.Minute] = nil
-		ok = it.SeekGE(keyspace.AppendRepeatPrefix(nil, r.Minute+1))
+		sent, err := keyspace.DecodeSentMessages(val)
+		if err != nil {
+			return err
+		}
+		s := m.repeats.slot(r.Minute)
+		for i := range sent.Len() {
+			s.table.add(sentHash(r.Topic, sent.At(i).Content), r.Index)
+		}
+		return nil
+	})
+}
+
+// slot returns the slot of a minute, a new one if there is none.
+func (r *repeats) slot(minute uint32) *slot {
+	// Nearly always it is the last one.
+	i := len(r.slots)
+	for i > 0 && r.slots[i-1].minute >= minute {
+		i--
 	}
-	return it.Error()
+	if i == len(r.slots) || r.slots[i].minute != minute {
+		s := slot{minute: minute}
+		if i > 0 {
+			s.table.expected = r.slots[i-1].table.n
+		}
+		r.slots = slices.Insert(r.slots, i, s)
+	}
+	return &r.slots[i]
 }
 
 // forgetRepeats forgets what was to be known until before now.
 func (m *Machine) forgetRepeats(now int64) error {
-	over := false
-	for at := range m.repeats.minutes {
-		if at < minute(now) {
-			over = true
-			delete(m.repeats.minutes, at)
-		}
+	r, end := &m.repeats, minute(now)
+	n := 0
+	for n < len(r.slots) && r.slots[n].minute < end {
+		n++
 	}
-	if !over {
+	if n == 0 {
 		return nil
 	}
-	return m.batch.DeleteRange(keyspace.AppendRepeatPrefix(nil, 0), keyspace.AppendRepeatPrefix(nil, minute(now)), nil)
+	if err := m.writeRepeats(); err != nil { // the batch may hold some that are forgotten
+		return err
+	}
+	lower := keyspace.AppendRepeatPrefix(nil, r.slots[0].minute)
+	r.slots = slices.Delete(r.slots, 0, n)
+	return m.batch.DeleteRange(lower, keyspace.AppendRepeatPrefix(nil, end), nil)
+}
+
+// forgetRepeatsOf forgets what a topic was sent. It is not sent anything any more.
+func (m *Machine) forgetRepeatsOf(topic mq.TopicID) error {
+	if err := m.writeRepeats(); err != nil {
+		return err
+	}
+	for i := range m.repeats.slots {
+		prefix := keyspace.AppendRepeatTopicPrefix(nil, m.repeats.slots[i].minute, topic)
+		if err := m.delRange(prefix); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // repeated returns what became of the message when it was sent before, inside the
-// window that ends now.
-func (m *Machine) repeated(r *keyspace.Repeat, now, window int64) (keyspace.Sent, bool, error) {
-	for at := minute(now); at <= minute(now+window); at++ {
-		f, any := m.repeats.minutes[at]
-		if !any || f != nil && !f.has(r.Content) {
-			continue
-		}
-		r.Minute = at
-		m.repeats.key = keyspace.AppendRepeatKey(m.repeats.key[:0], r)
-		sent, found := m.repeats.fresh[string(m.repeats.key)]
-		if !found {
-			var err error
-			if sent, found, err = get(m.db, m.repeats.key, keyspace.DecodeSent); err != nil {
-				return sent, false, err
+// window that ends now: of several times, as windows can be changed, the first. index is
+// that of the record that is carried out.
+func (m *Machine) repeated(topic mq.TopicID, id []byte, content, index uint64, now, window int64) (first keyspace.Sent, known bool, err error) {
+	r := &m.repeats
+	hash := sentHash(topic, content)
+	for i := range r.slots {
+		r.found = r.slots[i].table.find(r.found[:0], hash, index)
+		slices.Sort(r.found)
+		for _, at := range slices.Backward(r.found) {
+			sent, found, err := m.sentIn(keyspace.Repeat{Minute: r.slots[i].minute, Topic: topic, Index: at}, idHash(id), content)
+			if err != nil {
+				return first, false, err
+			}
+			if found && now-sent.StoreTime >= window {
+				break // and so are those before
+			}
+			if found && (!known || sent.StoreTime < first.StoreTime) {
+				first, known = sent, true
 			}
 		}
-		if found && now-sent.StoreTime < window {
-			return sent, true, nil
+	}
+	return first, known, nil
+}
+
+// sentIn looks for a message in what a send has stored.
+func (m *Machine) sentIn(r keyspace.Repeat, id, content uint64) (sent keyspace.Sent, found bool, err error) {
+	decode := func(b []byte) (keyspace.Sent, error) {
+		all, err := keyspace.DecodeSentMessages(b)
+		if err == nil {
+			sent, found = all.Find(id, content, r.Index)
 		}
+		return sent, err
 	}
-	return keyspace.Sent{}, false, nil
+	i, ok := slices.BinarySearchFunc(m.repeats.fresh, r.Index, func(f freshSend, index uint64) int {
+		return int(int64(f.Index - index))
+	})
+	if ok {
+		if f := m.repeats.fresh[i]; f.Repeat == r {
+			_, err = decode(m.repeats.vals[f.start:f.end])
+		}
+		return sent, found, err
+	}
+	_, _, err = get(m.db, keyspace.AppendRepeatKey(nil, r), decode)
+	return sent, found, err
 }
 
-// remember makes the message known for the window that begins now.
-func (m *Machine) remember(r *keyspace.Repeat, now, window int64, sent keyspace.Sent) error {
-	r.Minute = minute(now + window)
-	f, any := m.repeats.minutes[r.Minute]
-	if !any {
-		f = &filter{}
-		m.repeats.minutes[r.Minute] = f
-	}
-	if f != nil {
-		f.add(r.Content)
-	}
-	m.repeats.key = keyspace.AppendRepeatKey(m.repeats.key[:0], r)
-	m.repeats.fresh[string(m.repeats.key)] = sent
-	m.val = keyspace.AppendSent(m.val[:0], sent)
-	return m.set(m.repeats.key, m.val)
-}
-
-// A filter says of a hash that it was not added, or that it may have been. It grows by
-// layers, each four times as large as the one before.
-type filter struct{ layers []layer }
-
-type layer struct {
-	bits []uint64
-	room int // for how many more
-}
-
-const (
-	filterFirst  = 4 << 10 // hashes in the first layer
-	filterBits   = 16      // for each: of 1,000 hashes that were not added one or two may have been
-	filterProbes = 6
-)
-
-func (f *filter) add(hash uint64) {
-	n := len(f.layers)
-	if n == 0 || f.layers[n-1].room == 0 {
-		room := filterFirst << (2 * n)
-		f.layers = append(f.layers, layer{bits: make([]uint64, room*filterBits/64), room: room})
+// remember makes a message known that the send has stored, the next one of it; next was
+// the end of its queue before.
+func (m *Machine) remember(r keyspace.Repeat, msg keyspace.SentMessage, v *command.SendView, next mq.QueueOffset) {
+	p := &m.repeats
+	n := len(p.fresh)
+	if n == 0 || p.fresh[n-1].Index != r.Index {
+		p.fresh = append(p.fresh, freshSend{Repeat: r, start: len(p.vals)})
 		n++
+		p.vals = keyspace.AppendSentHead(p.vals, v.Time, v.Queue, next)
 	}
-	l := &f.layers[n-1]
-	l.room--
-	for i := range uint64(filterProbes) {
-		bit := mix(hash+i) % uint64(len(l.bits)*64)
-		l.bits[bit/64] |= 1 << (bit % 64)
-	}
+	p.vals = keyspace.AppendSentMessage(p.vals, msg)
+	p.fresh[n-1].end = len(p.vals)
+	p.slot(r.Minute).table.add(sentHash(r.Topic, msg.Content), r.Index)
 }
 
-func (f *filter) has(hash uint64) bool {
-	for i := range f.layers {
-		if f.layers[i].has(hash) {
-			return true
+// writeRepeats puts what was remembered into the batch. It is called when there is more
+// of it: one such key after the other is inserted at half the price.
+func (m *Machine) writeRepeats() error {
+	r := &m.repeats
+	for ; r.written < len(r.fresh); r.written++ {
+		f := &r.fresh[r.written]
+		m.key = keyspace.AppendRepeatKey(m.key[:0], f.Repeat)
+		if err := m.set(m.key, r.vals[f.start:f.end]); err != nil {
+			return err
 		}
 	}
-	return false
+	return nil
 }
 
-func (l *layer) has(hash uint64) bool {
-	for i := range uint64(filterProbes) {
-		bit := mix(hash+i) % uint64(len(l.bits)*64)
-		if l.bits[bit/64]&(1<<(bit%64)) == 0 {
-			return false
-		}
-	}
-	return true
-}
+// committed is called when the batch can be read.
+func (r *repeats) committed() { r.fresh, r.vals, r.written = r.fresh[:0], r.vals[:0], 0 }

@@ -31,7 +31,7 @@ func (m *Machine) applySend(rec Record, res *Result) error {
 	}
 	for i := range v.Count {
 		msg := v.Next()
-		stored, err := m.store(t, &v, &msg, mq.PendingID(rec.Index<<pendingBits|uint64(i)), rec.PayloadPos)
+		stored, err := m.store(t, &v, &msg, &rec, i)
 		if err != nil {
 			return err
 		}
@@ -40,26 +40,25 @@ func (m *Machine) applySend(rec Record, res *Result) error {
 	return v.Done()
 }
 
-// store stores one message of a send, unless it is known already.
-func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage, id mq.PendingID, payload uint64) (Stored, error) {
-	repeat := keyspace.Repeat{Topic: t.ID, ID: msg.ID, Content: msg.Content}
+// store stores one message of a send, the one at place, unless it is known already.
+func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage, rec *Record, place int) (Stored, error) {
 	if v.Window > 0 {
-		sent, found, err := m.repeated(&repeat, v.Time, v.Window)
+		sent, found, err := m.repeated(t.ID, msg.ID, msg.Content, rec.Index, v.Time, v.Window)
 		if found || err != nil {
 			return Stored{Sent: sent, Repeated: true}, err
 		}
 	}
-	sent := keyspace.Sent{StoreTime: v.Time, Queue: v.Queue}
+	sent, next := keyspace.Sent{StoreTime: v.Time, Queue: v.Queue}, t.queues[v.Queue].next
 	state, at := waitsFor(msg, v.Time)
 	if state == 0 {
-		sent.Offset = t.queues[v.Queue].next
-		if err := m.enqueue(t, v.Queue, msg.StoredMessage, v.Time, payload); err != nil {
+		sent.Offset = next
+		if err := m.enqueue(t, v.Queue, msg.StoredMessage, v.Time, rec.PayloadPos); err != nil {
 			return Stored{}, err
 		}
 	} else {
-		sent.Pending = id
-		err := m.putPending(id, &keyspace.Pending{
-			State: state, Topic: t.ID, Queue: v.Queue, Pos: payload + uint64(msg.Start), Size: uint32(msg.Size),
+		sent.Pending = mq.PendingID(rec.Index<<pendingBits | uint64(place))
+		err := m.putPending(sent.Pending, &keyspace.Pending{
+			State: state, Topic: t.ID, Queue: v.Queue, Pos: rec.PayloadPos + uint64(msg.Start), Size: uint32(msg.Size),
 			StoreTime: v.Time, At: at, Recovery: msg.Recovery, ID: idHash(msg.ID),
 		})
 		if err != nil {
@@ -67,9 +66,9 @@ func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage,
 		}
 	}
 	if v.Window > 0 {
-		if err := m.remember(&repeat, v.Time, v.Window, sent); err != nil {
-			return Stored{}, err
-		}
+		m.remember(keyspace.Repeat{Minute: lastMinute(v.Time, v.Window), Topic: t.ID, Index: rec.Index}, keyspace.SentMessage{
+			ID: idHash(msg.ID), Content: msg.Content, Place: uint16(place), Pending: sent.Pending != 0,
+		}, v, next)
 	}
 	return Stored{Sent: sent}, nil
 }

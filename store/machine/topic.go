@@ -186,6 +186,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
+	if err := m.dropPendingsOf(c.ID); err != nil {
+		return err
+	}
 	m.key = keyspace.AppendGoneTopicKey(m.key[:0], c.ID)
 	if err := m.set(m.key, nil); err != nil {
 		return err
@@ -198,6 +201,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	if err := m.delRange(keyspace.AppendTopicEndsPrefix(nil, c.ID)); err != nil {
+		return err
+	}
+	if err := m.forgetRepeatsOf(c.ID); err != nil {
 		return err
 	}
 	m.key = keyspace.AppendTopicKey(m.key[:0], c.ID)

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -59,13 +60,20 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 func fingerprint(m *mq.Message) uint64 {
 	var d xxhash.Digest
 	d.Reset()
-	for _, part := range []string{m.ID, m.Tag, m.Group} {
-		_, _ = d.WriteString(part) // a hash takes everything
-		_, _ = d.Write([]byte{0})
+	// The lengths tell the end of one part from the beginning of the next.
+	var head [8 * 6]byte
+	deliverAt := int64(0)
+	if !m.DeliverAt.IsZero() {
+		deliverAt = m.DeliverAt.UnixNano()
 	}
-	_, _ = d.Write([]byte{byte(m.Type)})
+	for i, n := range [...]int{len(m.ID), len(m.Tag), len(m.Group)<<8 | int(m.Type), len(m.Properties), int(deliverAt), int(m.Recovery)} {
+		binary.LittleEndian.PutUint64(head[8*i:], uint64(n))
+	}
+	_, _ = d.Write(head[:]) // a hash takes everything
+	_, _ = d.WriteString(m.ID)
+	_, _ = d.WriteString(m.Tag)
+	_, _ = d.WriteString(m.Group)
 	_, _ = d.Write(m.Properties)
-	_, _ = d.Write([]byte{0})
 	_, _ = d.Write(m.Body)
 	return d.Sum64()
 }

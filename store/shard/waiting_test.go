@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -58,7 +60,9 @@ func TestReceiveThatLeavesInTheMiddleOfItsLookPassesItsWakeUpOn(t *testing.T) {
 			msgs = append(msgs, message(fmt.Sprint("b", i), "B"))
 		}
 		start := time.Now()
-		send(t, s, topic, 0, append(msgs, message("a", "A"))...)
+		for batch := range slices.Chunk(append(msgs, message("a", "A")), command.MaxSend) {
+			send(t, s, topic, 0, batch...)
+		}
 		require.ErrorIs(t, <-left, context.Canceled)
 		require.Equal(t, []string{"a"}, ids(<-done))
 		require.Less(t, time.Since(start), time.Minute, "not when its time is over")
