@@ -186,6 +186,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
+	if err := m.Commit(); err != nil { // what is pending is read
+		return err
+	}
 	m.key = keyspace.AppendGoneTopicKey(m.key[:0], c.ID)
 	if err := m.set(m.key, nil); err != nil {
 		return err
@@ -198,6 +201,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	if err := m.delRange(keyspace.AppendTopicEndsPrefix(nil, c.ID)); err != nil {
+		return err
+	}
+	if err := m.dropPendings(c.ID); err != nil {
 		return err
 	}
 	m.key = keyspace.AppendTopicKey(m.key[:0], c.ID)
@@ -223,6 +229,10 @@ func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 			return err
 		}
 		m.key = keyspace.AppendSubKey(m.key[:0], id)
+		if err := m.del(m.key); err != nil {
+			return err
+		}
+		m.key = keyspace.AppendUnstartedKey(m.key[:0], id)
 		if err := m.del(m.key); err != nil {
 			return err
 		}
