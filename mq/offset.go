@@ -69,7 +69,7 @@ type Pull struct {
 // A Pulled is what a Pull has found.
 type Pulled struct {
 	// Messages are those that are wanted, in their order. Their leases name shard,
-	// topic, queue and offset, and nothing else.
+	// topic, queue and offset, and attempt 1; they can be used for nothing.
 	Messages []Delivery
 	// Next is where the next pull begins: behind everything that was looked at.
 	Next QueueOffset

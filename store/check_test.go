@@ -102,6 +102,12 @@ func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 	if len(retention) > 0 {
 		trim(t, s, send, receive, orders, others)
 	}
+	for _, g := range []*mq.Group{others, groupOf(4, 5)} { // the last one only pulls
+		r, err := s.Range(ctx, shardName, orders, 2)
+		require.NoError(t, err)
+		_, err = s.SetOffset(ctx, shardName, mq.OffsetSet{Topic: orders, Group: g, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{2: r.Next - 1}})
+		require.NoError(t, err)
+	}
 	again := receive(orders, readers, 3, time.Hour)
 	// Used up, and without a dead-letter topic to go to for as long as the test is.
 	require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: again[0].Lease, Reason: mq.Nack}})...))
@@ -233,14 +239,14 @@ func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
 		} else {
 			require.Equal(t, []mq.TopicID{1, 101}, sum.Topics)
 		}
-		require.Equal(t, []mq.GroupID{1, 2}, sum.Groups)
+		require.Equal(t, []mq.GroupID{1, 2, 4}, sum.Groups)
 		require.Greater(t, sum.Messages, uint64(50))
 
 		kinds := map[keyspace.Kind]int{}
 		eachKey(t, mem, func(key, _ []byte) { kinds[keyspace.KindOf(key)]++ })
 		want := []keyspace.Kind{
 			keyspace.KindState, keyspace.KindEntry, keyspace.KindGroup, keyspace.KindLease, keyspace.KindGone, keyspace.KindProgress,
-			keyspace.KindReady, keyspace.KindSub, keyspace.KindTopic, keyspace.KindDue,
+			keyspace.KindReady, keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindTopic, keyspace.KindDue,
 		}
 		if trimmed {
 			want = append(want, keyspace.KindBegin, keyspace.KindEnds)
