@@ -130,6 +130,8 @@ var statuses = []struct {
 	{mq.ErrGroupExists, codes.AlreadyExists},
 	{mq.ErrNotImplemented, codes.Unimplemented},
 	{mq.ErrForbidden, codes.PermissionDenied},
+	{mq.ErrIllegalOffset, codes.OutOfRange},
+	{mq.ErrOffsetNotFound, codes.NotFound},
 	{mq.ErrTooLarge, codes.InvalidArgument},
 	{mq.ErrBusy, codes.ResourceExhausted},
 	{mq.ErrStoreFull, codes.ResourceExhausted},
