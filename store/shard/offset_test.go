@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/machine"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -79,6 +80,9 @@ func TestAResetTakesEffectForReceivesThatWaitAndForReceipts(t *testing.T) {
 		list, err := s.Positions(t.Context(), topic.ID, group.ID)
 		require.NoError(t, err)
 		require.Equal(t, []mq.Position{{QueueRange: mq.QueueRange{Next: 4}, Known: true, Offset: 4, InFlight: 3}}, list)
+		survey, err := s.Survey(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, machine.SubStatus{InFlight: 3}, survey.Groups[0].SubStatus, "and so say the metrics")
 	})
 }
 
