@@ -231,3 +231,28 @@ func TestAPullGoesPastManyMessagesThatItDoesNotWant(t *testing.T) {
 		require.Equal(t, mq.QueueOffset(5001), got.Next)
 	})
 }
+
+// TestAPullWhoseMessagesLeaveMeanwhileIsToldWhereItGoesOn: between the look and the
+// reading nothing holds them.
+func TestAPullWhoseMessagesLeaveMeanwhileIsToldWhereItGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := keeping(t, vfs.NewMem(), shard.FlushSync, shard.Retention{Age: time.Hour})
+		defer func() { require.NoError(t, s.Close()) }()
+		topic := topicOf(2)
+		fill(t, s, topic, 100)
+		asked := 0
+		_, err := s.Pull(t.Context(), mq.Pull{Topic: topic, Max: 32, Wait: time.Minute, Reserve: func(context.Context, int) error {
+			asked++
+			time.Sleep(3 * time.Hour)
+			fill(t, s, topic, 20)
+			time.Sleep(time.Minute)
+			return nil
+		}})
+		var outside *mq.OffsetError
+		require.ErrorAs(t, err, &outside)
+		require.Equal(t, 1, asked)
+		require.Equal(t, mq.QueueOffset(50), outside.Nearest())
+		require.Len(t, pull(t, s, mq.Pull{Topic: topic, Offset: outside.Nearest()}).Messages, 10)
+		require.Zero(t, s.Stats().Unreadable)
+	})
+}
