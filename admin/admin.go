@@ -1,6 +1,7 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
-// consumer groups are created, shown, changed and removed over gRPC, dead letters
-// counted and sent back, and clients listed and asked to reconnect.
+// consumer groups are created, shown, changed and removed over gRPC, the progress of
+// groups shown and set, dead letters counted and sent back, and clients listed and asked
+// to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets, the proxy the clients. What a removal means for stored messages is not
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -57,6 +59,16 @@ type Store interface {
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
+	OffsetStore
+}
+
+// OffsetStore is what the service asks of the store tier about the progress of groups.
+// The documentation of the methods is in package store.
+type OffsetStore interface {
+	Range(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID) (mq.QueueRange, error)
+	OffsetAt(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, at time.Time) (mq.QueueOffset, error)
+	Positions(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) ([]mq.Position, error)
+	SetOffset(ctx context.Context, shard string, set mq.OffsetSet) (dropped int, err error)
 }
 
 // Clients is what the service asks of the proxy tier. The documentation of the
@@ -80,11 +92,12 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Server implements AdminService and ClientService. Its methods may be called from
+// Server implements AdminService, ClientService and OffsetService. Its methods may be called from
 // any goroutine.
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 	adminpb.UnimplementedClientServiceServer
+	adminpb.UnimplementedOffsetServiceServer
 
 	router  Router
 	store   Store
@@ -113,6 +126,7 @@ func New(opts Options) *Server {
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterAdminServiceServer(g, s)
 	adminpb.RegisterClientServiceServer(g, s)
+	adminpb.RegisterOffsetServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.
@@ -130,6 +144,8 @@ var statuses = []struct {
 	{mq.ErrGroupExists, codes.AlreadyExists},
 	{mq.ErrNotImplemented, codes.Unimplemented},
 	{mq.ErrForbidden, codes.PermissionDenied},
+	{mq.ErrIllegalOffset, codes.OutOfRange},
+	{mq.ErrOffsetNotFound, codes.NotFound},
 	{mq.ErrTooLarge, codes.InvalidArgument},
 	{mq.ErrBusy, codes.ResourceExhausted},
 	{mq.ErrStoreFull, codes.ResourceExhausted},

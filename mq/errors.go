@@ -41,6 +41,11 @@ var (
 	// ErrLeaseEnded.
 	ErrLeaseSuperseded = fmt.Errorf("delivered again since: %w", ErrLeaseEnded)
 
+	// ErrIllegalOffset: the offset lies outside of its queue. See OffsetError.
+	ErrIllegalOffset = errors.New("illegal offset")
+	// ErrOffsetNotFound: the group has no place in the queue yet.
+	ErrOffsetNotFound = errors.New("offset not found")
+
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.

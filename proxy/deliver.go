@@ -37,13 +37,15 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 		pool = out
 		defer out.stop()
 	}
+	fields := wire.DeliveryFields{StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible}
 	err := sendStatus(stream, ok())
 	for err == nil && sent < len(got) {
 		// A send does not fail while the connection has room for more.
 		if err = ended(ctx); err != nil {
 			break
 		}
-		if err = stream.SendMsg(s.frame(r, &got[sent], pool)); err == nil {
+		fields.ReceiptHandle = receipt.Encode(got[sent].Lease)
+		if err = stream.SendMsg(frame(r.Topic.Resource, &got[sent], fields, pool)); err == nil {
 			sent++
 			out.progress()
 		}
@@ -92,17 +94,14 @@ func ended(ctx context.Context) error {
 
 // frame returns the encoded response that holds one message. It copies the
 // stored bytes once, into a buffer that gRPC gives back after writing.
-func (s *Server) frame(r receive, d *mq.Delivery, pool mem.BufferPool) any {
+func frame(topic mq.Resource, d *mq.Delivery, fields wire.DeliveryFields, pool mem.BufferPool) any {
 	const frameOverhead = 512 // receipt handle, topic, host and times, in most cases
-	fields := wire.DeliveryFields{
-		ReceiptHandle: receipt.Encode(d.Lease), StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible,
-	}
 	size := d.Size() + frameOverhead
 	if mem.IsBelowBufferPoolingThreshold(size) {
-		return transport.RawMessage(wire.AppendDelivery(nil, r.Topic.Resource, d, fields))
+		return transport.RawMessage(wire.AppendDelivery(nil, topic, d, fields))
 	}
 	buf := pool.Get(size)
-	*buf = wire.AppendDelivery((*buf)[:0], r.Topic.Resource, d, fields)
+	*buf = wire.AppendDelivery((*buf)[:0], topic, d, fields)
 	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 

@@ -39,9 +39,9 @@ type share struct {
 }
 
 // shareOf returns the share of a receive.
-func (s *Server) shareOf(c client, r receive) *share {
+func (s *Server) shareOf(c client, renews bool) *share {
 	sh := &share{budget: s.deliveries, wait: budgetWait}
-	if r.AutoRenew {
+	if renews {
 		sh.wait = min(sh.wait, s.opts.RenewSlice/3)
 	}
 	if a := accountsOf(c.conn); a != nil {

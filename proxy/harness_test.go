@@ -29,6 +29,7 @@ type testServer struct {
 	*Server
 	nodes *store.Store
 	meta  *router.Router
+	sent  int // by stored
 }
 
 type testOptions struct {

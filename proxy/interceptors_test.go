@@ -126,7 +126,7 @@ func TestEveryCallIsObservedWithItsCode(t *testing.T) {
 		require.NoError(t, err)
 		_, err = pull.Recv()
 		require.NoError(t, err)
-		seen.require(t, "PullMessage", rmqpb.Code_NOT_IMPLEMENTED)
+		seen.require(t, "PullMessage", rmqpb.Code_ILLEGAL_CONSUMER_GROUP)
 
 		ctx, cancel := context.WithCancel(from(t, "c"))
 		stream := open(t, c, ctx)

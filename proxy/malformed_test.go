@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -23,6 +24,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/internal/hostile"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 )
 
@@ -45,6 +47,31 @@ func held(want rmqpb.Code, request func(handle string) proto.Message) specimen {
 		c := s.consumer("orders", "g")
 		return request(c.receive(t, c.simple(1, maxInvisible, 0)).handle(0))
 	}}
+}
+
+// A storedAt is where a message lies.
+type storedAt struct {
+	queue  *rmqpb.MessageQueue
+	offset int64
+}
+
+// stored sends a message and returns where it lies.
+func (s *testServer) stored(t testing.TB) storedAt {
+	s.sent++
+	id := fmt.Sprint("stored-", s.sent)
+	offset := s.send(t, message("orders", id, "body"))[0].GetOffset()
+	topic, err := s.meta.Topic(t.Context(), mq.Resource{Name: "orders"})
+	require.NoError(t, err)
+	for queue := range mq.QueueID(topic.Shards[0].Read) {
+		got, err := s.nodes.Pull(t.Context(), testShard, mq.Pull{Topic: topic, Queue: queue, Offset: mq.QueueOffset(offset), Max: 1})
+		if err == nil && len(got.Messages) == 1 && got.Messages[0].ID == id {
+			at := storedAt{fullQueue(), offset}
+			at.queue.Id = int32(queue)
+			return at
+		}
+	}
+	t.Fatalf("message %s is in no queue", id)
+	return storedAt{}
 }
 
 func fullMessage() *rmqpb.Message {
@@ -115,12 +142,26 @@ var specimens = map[string]specimen{
 		}
 	}),
 	"NotifyClientTermination": fixed(rmqpb.Code_OK, &rmqpb.NotifyClientTerminationRequest{Group: named("g")}),
-	"PullMessage": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.PullMessageRequest{
-		Group: named("g"), MessageQueue: fullQueue(), BatchSize: 1, LongPollingTimeout: durationpb.New(time.Second),
+	"PullMessage": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		at := s.stored(t)
+		return &rmqpb.PullMessageRequest{
+			Group: named("g"), MessageQueue: at.queue, Offset: at.offset, BatchSize: 1, LongPollingTimeout: durationpb.New(time.Second),
+			FilterExpression: &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "*"},
+		}
+	}},
+	"UpdateOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		at := s.stored(t)
+		return &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue, Offset: at.offset + 1}
+	}},
+	"GetOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		at := s.stored(t)
+		_, err := s.UpdateOffset(as(t, "c"), &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue})
+		require.NoError(t, err)
+		return &rmqpb.GetOffsetRequest{Group: named("g"), MessageQueue: at.queue}
+	}},
+	"QueryOffset": fixed(rmqpb.Code_OK, &rmqpb.QueryOffsetRequest{
+		MessageQueue: fullQueue(), QueryOffsetPolicy: rmqpb.QueryOffsetPolicy_TIMESTAMP, Timestamp: timestamppb.New(time.Unix(1, 1)),
 	}),
-	"UpdateOffset": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: fullQueue()}),
-	"GetOffset":    fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.GetOffsetRequest{Group: named("g"), MessageQueue: fullQueue()}),
-	"QueryOffset":  fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.QueryOffsetRequest{MessageQueue: fullQueue(), Timestamp: timestamppb.New(time.Unix(1, 0))}),
 	"EndTransaction": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.EndTransactionRequest{
 		Topic: named("orders"), MessageId: "m", TransactionId: "m", Resolution: rmqpb.TransactionResolution_COMMIT,
 	}),

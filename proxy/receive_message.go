@@ -51,7 +51,7 @@ const (
 func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]) error {
 	ctx, start := stream.Context(), time.Now()
 	c, r, err := s.receiveOf(ctx, req)
-	memory := s.shareOf(c, r)
+	memory := s.shareOf(c, r.AutoRenew)
 	defer memory.release()
 	r.Reserve = memory.reserve
 	var got []mq.Delivery

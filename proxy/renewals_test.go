@@ -316,7 +316,7 @@ func (s *testServer) second(t testing.TB) *testServer {
 	proxy, err := New(Options{Store: s.nodes, Router: s.meta})
 	require.NoError(t, err)
 	t.Cleanup(proxy.Close)
-	return &testServer{proxy, s.nodes, s.meta}
+	return &testServer{Server: proxy, nodes: s.nodes, meta: s.meta}
 }
 
 func TestAnotherProxySettlesWhatOneRenewsAndWhatADeadOneHasRenewed(t *testing.T) {

@@ -28,7 +28,7 @@ func openOn(t testing.TB, fs vfs.FS, opts Options) (s *testServer, end func() er
 	opts.Store, opts.Router = nodes, meta
 	proxy, err := New(opts)
 	require.NoError(t, err)
-	return &testServer{proxy, nodes, meta}, func() error {
+	return &testServer{Server: proxy, nodes: nodes, meta: meta}, func() error {
 		proxy.Close()
 		return errors.Join(nodes.Close(), meta.Close())
 	}

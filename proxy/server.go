@@ -32,6 +32,16 @@ type Store interface {
 	Ack(ctx context.Context, leases []mq.Lease) []error
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
 	DeadLetter(ctx context.Context, lease mq.Lease) error
+	OffsetStore
+}
+
+// OffsetStore is what the proxy asks of the store tier about queues by offset.
+type OffsetStore interface {
+	Pull(ctx context.Context, shard string, p mq.Pull) (mq.Pulled, error)
+	Range(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID) (mq.QueueRange, error)
+	OffsetAt(ctx context.Context, shard string, topic *mq.Topic, queue mq.QueueID, at time.Time) (mq.QueueOffset, error)
+	Positions(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) ([]mq.Position, error)
+	SetOffset(ctx context.Context, shard string, set mq.OffsetSet) (dropped int, err error)
 }
 
 // Router is what the proxy asks of the router tier. The documentation of the

@@ -77,9 +77,9 @@ func validateClientType(settings *rmqpb.Settings) error {
 		return nil
 	case rmqpb.ClientType_PRODUCER:
 		fits = settings.GetPublishing() != nil
-	case rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER:
+	case rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER, rmqpb.ClientType_PULL_CONSUMER:
 		fits = settings.GetSubscription() != nil
-	case rmqpb.ClientType_PULL_CONSUMER, rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
+	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
 		return notImplemented("client_type " + t.String())
 	default:
 		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type %d: is no client type", t)

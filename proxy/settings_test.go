@@ -172,7 +172,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		{"SQL", push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression.Type = rmqpb.FilterType_SQL }), rmqpb.Code_UNSUPPORTED, "SQL"},
 		{"lite push", subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_PUSH_CONSUMER"},
 		{"lite simple", subscriber(rmqpb.ClientType_LITE_SIMPLE_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_SIMPLE_CONSUMER"},
-		{"pull", subscriber(rmqpb.ClientType_PULL_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "PULL_CONSUMER"},
+		{"pull consumer that publishes", typed(publisher(), rmqpb.ClientType_PULL_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PULL_CONSUMER"},
 		{"producer that subscribes", typed(subscriber(0, "g"), rmqpb.ClientType_PRODUCER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PRODUCER"},
 		{"consumer that publishes", typed(publisher(), rmqpb.ClientType_PUSH_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PUSH_CONSUMER"},
 		{"unknown type", typed(publisher(), 42), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "42"},
@@ -185,6 +185,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	}
 	for _, fine := range []*rmqpb.Settings{
 		publisher(), publisher("unknown"), typed(publisher(), 0), subscriber(rmqpb.ClientType_SIMPLE_CONSUMER, "g"),
+		subscriber(rmqpb.ClientType_PULL_CONSUMER, "g"),
 		{PubSub: publisher().PubSub},
 		push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression = nil }),
 	} {

@@ -41,6 +41,8 @@ var codes = []struct {
 	{mq.ErrInvalidReceipt, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrLeaseSuperseded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
+	{mq.ErrIllegalOffset, rmqpb.Code_ILLEGAL_OFFSET},
+	{mq.ErrOffsetNotFound, rmqpb.Code_OFFSET_NOT_FOUND},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},

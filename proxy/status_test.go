@@ -102,6 +102,8 @@ var familiar = []rmqpb.Code{
 
 // These are not known to every SDK, and used all the same.
 var unfamiliar = map[rmqpb.Code]string{
+	rmqpb.Code_ILLEGAL_OFFSET:      "no SDK makes the calls that answer it",
+	rmqpb.Code_OFFSET_NOT_FOUND:    "likewise",
 	rmqpb.Code_NOT_IMPLEMENTED:     "says what it is; SDKs report it as unsupported, which is right",
 	rmqpb.Code_PRECONDITION_FAILED: "only for what administrators do",
 	rmqpb.Code_REQUEST_TIMEOUT:     "nobody reads it: the client has given up",

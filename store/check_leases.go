@@ -77,6 +77,12 @@ func (v *viewsCheck) due(key []byte) error {
 	if !v.subs[ref.Sub] && (v.goneTopics[ref.Topic] || v.goneGroups[ref.Group]) {
 		return nil // deleted under the lease; the key stays until its time
 	}
+	if ref.Offset < v.ends[keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}].Kept {
+		_, leased, err := get(v.db, keyspace.AppendLeaseKey(nil, ref), keyspace.DecodeLease)
+		if err == nil && !leased {
+			return nil // purged under the lease; likewise
+		}
+	}
 	return v.indexed(key, ref, keyspace.Leased, when)
 }
 

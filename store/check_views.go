@@ -179,13 +179,15 @@ func (v *viewsCheck) judge(key, val []byte) error {
 		return v.held(key, val)
 	case keyspace.KindRepeat:
 		v.repeat(key, val)
-	case keyspace.KindSub, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp, keyspace.KindPendingAt, keyspace.KindPendingOf:
+	case keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp, keyspace.KindPendingAt, keyspace.KindPendingOf:
 		if len(val) > 0 {
 			v.inViews(key, "has a value of %d bytes where none belongs", len(val))
 		}
 		switch kind {
 		case keyspace.KindSub:
 			v.sub(key)
+		case keyspace.KindUnstarted:
+			v.unstarted(key)
 		case keyspace.KindDue:
 			return v.due(key)
 		case keyspace.KindUsedUp:
@@ -270,6 +272,15 @@ func (v *viewsCheck) sub(key []byte) {
 	if err == nil {
 		v.registered(key, sub)
 	}
+}
+
+func (v *viewsCheck) unstarted(key []byte) {
+	sub, err := keyspace.DecodeUnstartedKey(key)
+	if err != nil {
+		v.inViews(key, "%v", err)
+		return
+	}
+	v.registered(key, sub)
 }
 
 // registered checks that group and topic of a key are known.

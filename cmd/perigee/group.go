@@ -11,12 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/internal/client"
 	"github.com/perigee-mq/perigee/mq"
 )
 
 func (a *app) groupCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "group", Short: "Create, show, change and delete consumer groups", Args: noSubcommand, RunE: showHelp}
-	cmd.AddCommand(a.groupCreate(), a.groupList(), a.groupDescribe(), a.groupUpdate(), a.groupDelete())
+	cmd := &cobra.Command{Use: "group", Short: "Create, show, change, reset and delete consumer groups", Args: noSubcommand, RunE: showHelp}
+	cmd.AddCommand(a.groupCreate(), a.groupList(), a.groupDescribe(), a.groupUpdate(), a.groupDelete(), a.groupResetOffset())
 	return a.addEndpoint(cmd)
 }
 
@@ -166,9 +167,14 @@ func (a *app) groupDescribe() *cobra.Command {
 	return &cobra.Command{
 		Use: "describe NAME", Short: "Show a consumer group and its progress", Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
+			return a.withConn(func(conn *client.Conn) error {
+				ctx, admin := cmd.Context(), adminpb.NewAdminServiceClient(conn)
 				resp, err := call(ctx, method(admin.GetGroup),
 					&adminpb.GetGroupRequest{Namespace: a.endpoint.namespace, Name: args[0]})
+				if err != nil {
+					return err
+				}
+				queues, err := listPositions(ctx, conn, &adminpb.ListPositionsRequest{Namespace: a.endpoint.namespace, Group: args[0]})
 				if err != nil {
 					return err
 				}
@@ -179,11 +185,13 @@ func (a *app) groupDescribe() *cobra.Command {
 				return a.print(struct {
 					Group  groupView      `json:"group"`
 					Topics []progressView `json:"topics"`
-				}{v, topics}, func(w io.Writer) {
+					Queues []positionView `json:"queues"`
+				}{v, topics, queues}, func(w io.Writer) {
 					v.describe(w)
 					table(w, "TOPIC READY IN-FLIGHT USED-UP", topics, func(t progressView) []any {
 						return []any{mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Ready, t.InFlight, t.UsedUp}
 					})
+					positionTable(w, queues)
 				})
 			})
 		},

@@ -116,11 +116,11 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return number(r.Failed) },
 	},
 	{
-		family{"perigee.receives.waiting", gauge, none, ofShard, "Receives that wait for a message; max_waiting_receives is the bound."},
+		family{"perigee.receives.waiting", gauge, none, ofShard, "Receives and pulls that wait for a message; max_waiting_receives is the bound."},
 		func(r *shardReading) float64 { return float64(r.Waiting) },
 	},
 	{
-		family{"perigee.receives.woken", counter, none, ofShard, "Times that a waiting receive was told to look again."},
+		family{"perigee.receives.woken", counter, none, ofShard, "Times that a waiting receive or pull was told to look again."},
 		func(r *shardReading) float64 { return float64(r.Woken) },
 	},
 	{
@@ -138,6 +138,10 @@ var shardMetrics = []column[*shardReading]{
 	{
 		family{"perigee.messages.delivered", counter, none, ofShard, "Messages leased to consumers, redeliveries included."},
 		func(r *shardReading) float64 { return float64(r.Delivered) },
+	},
+	{
+		family{"perigee.messages.pulled", counter, none, ofShard, "Messages read by PullMessage, without a lease."},
+		func(r *shardReading) float64 { return float64(r.Pulled) },
 	},
 	{
 		family{"perigee.messages.redelivered", counter, none, ofShard, "Messages leased for the second or a later time."},

@@ -25,7 +25,7 @@ var topicMetrics = []column[topicReading]{
 		func(r topicReading) float64 { return float64(r.InBytes) },
 	},
 	{
-		family{"perigee.topic.out.messages", counter, none, ofTopic, "Messages of the topic leased to consumers, redeliveries included."},
+		family{"perigee.topic.out.messages", counter, none, ofTopic, "Messages of the topic leased to consumers, redeliveries included, and pulled."},
 		func(r topicReading) float64 { return float64(r.Out) },
 	},
 	{

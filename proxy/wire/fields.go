@@ -9,7 +9,7 @@ import (
 // The field numbers of the protocol that are written by hand here; a test
 // compares them with the generated descriptors.
 const (
-	responseMessage = 2 // ReceiveMessageResponse.message
+	responseMessage = 2 // of ReceiveMessageResponse and of PullMessageResponse
 
 	messageTopic  = 1
 	messageUser   = 2

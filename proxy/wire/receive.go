@@ -21,7 +21,7 @@ type DeliveryFields struct {
 }
 
 // AppendDelivery appends a whole ReceiveMessageResponse that holds the message
-// of d to dst and returns the extended slice; it allocates at most once, and
+// of d, which is a whole PullMessageResponse too, to dst and returns the extended slice; it allocates at most once, and
 // keeps no reference to d.
 //
 // The body digest is computed here and not at the send: a send costs a third less,

@@ -211,6 +211,7 @@ func TestFieldNumbersAreThoseOfTheDescriptors(t *testing.T) {
 		fields  map[string]protoreflect.FieldNumber
 	}{
 		{&rmqpb.ReceiveMessageResponse{}, map[string]protoreflect.FieldNumber{"message": responseMessage}},
+		{&rmqpb.PullMessageResponse{}, map[string]protoreflect.FieldNumber{"message": responseMessage}},
 		{&rmqpb.Message{}, map[string]protoreflect.FieldNumber{
 			"topic": messageTopic, "user_properties": messageUser, "system_properties": messageSystem, "body": messageBody,
 		}},

@@ -59,6 +59,9 @@ func samples() map[command.Kind]encoder {
 		},
 		command.KindTrim: &command.Trim{Time: 1, Topic: 2, Queues: []command.QueueTrim{{Queue: 3, Min: 1 << 40, Kept: 5}, {}}},
 		command.KindDrop: &command.Drop{Time: 1, First: 1 << 40, Index: 2},
+		command.KindSetOffset: &command.SetOffset{
+			Time: 1, Topic: 2, Group: 3, Drop: true, Queues: []command.QueueSet{{Queue: 4, Offset: 1 << 40}, {Queue: 5}},
+		},
 	}
 }
 
@@ -109,6 +112,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindDrop:
 		c, err := command.DecodeDrop(payload)
+		return c.Append(nil), err
+	case command.KindSetOffset:
+		c, err := command.DecodeSetOffset(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)
@@ -220,6 +226,27 @@ func TestTrimsThatMeanNothingAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, command.ErrCorrupt, "a purge is of all queues")
 	many := append(purge.Append(nil)[:12], 0, 0xff, 0xff, 0x03)
 	_, err = command.DecodeTrim(many)
+	require.ErrorIs(t, err, command.ErrCorrupt)
+}
+
+func TestOffsetsThatMeanNothingAreRefused(t *testing.T) {
+	set := command.SetOffset{Time: 1, Topic: 2, Group: 3, Queues: []command.QueueSet{{Queue: 5}, {Queue: 4}}}
+	_, err := command.DecodeSetOffset(set.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "not sorted")
+	require.True(t, set.Sort())
+	got, err := command.DecodeSetOffset(set.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, set, got)
+	set.Queues[1] = set.Queues[0]
+	require.False(t, set.Sort(), "one queue twice")
+	_, err = command.DecodeSetOffset(set.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt)
+	unknown := got.Append(nil)
+	unknown[16] = 2 // a way that this program does not know
+	_, err = command.DecodeSetOffset(unknown)
+	require.ErrorIs(t, err, command.ErrCorrupt)
+	many := append(got.Append(nil)[:17], 0xff, 0xff, 0x03)
+	_, err = command.DecodeSetOffset(many)
 	require.ErrorIs(t, err, command.ErrCorrupt)
 }
 

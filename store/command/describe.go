@@ -74,6 +74,13 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			queues[i] = q.String()
 		}
 		return []slog.Attr{id("topic", c.Topic), slog.Bool("purge", c.Purge), slog.Any("queues", queues)}, err
+	case KindSetOffset:
+		c, err := DecodeSetOffset(payload)
+		queues := make([]string, len(c.Queues))
+		for i, q := range c.Queues {
+			queues[i] = q.String()
+		}
+		return []slog.Attr{id("topic", c.Topic), id("group", c.Group), slog.Bool("drop", c.Drop), slog.Any("queues", queues)}, err
 	case KindDrop:
 		c, err := DecodeDrop(payload)
 		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err

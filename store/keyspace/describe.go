@@ -38,6 +38,9 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 	case prefixSub:
 		s, err := DecodeSubKey(key)
 		return "subscription", subAttrs(s), err
+	case prefixUnstarted:
+		s, err := DecodeUnstartedKey(key)
+		return "unstarted", subAttrs(s), err
 	case prefixPending, prefixPendingAt, prefixPendingOf, prefixHeld, prefixRepeat:
 		return describePending(key, val)
 	case prefixProgress, prefixReady:

@@ -27,6 +27,7 @@ const (
 	prefixPending   = 'd' // pending id -> Pending
 	prefixPendingOf = 'e' // topic, state, time, pending id -> empty
 	prefixGroup     = 'g' // group -> registration (a command.Group payload)
+	prefixUnstarted = 'i' // group, topic -> empty: the group has set offsets and received nothing
 	prefixHeld      = 'j' // log position of a pending message -> pending id
 	prefixRepeat    = 'k' // minute, topic, record -> what it has stored, so that repeats are known
 	prefixLease     = 'l' // in flight: group, topic, queue, offset -> Lease

@@ -46,6 +46,9 @@ func TestKeysAndValuesRoundTrip(t *testing.T) {
 		sub, err := keyspace.DecodeSubKey(keyspace.AppendSubKey(nil, r.Sub))
 		require.NoError(t, err)
 		require.Equal(t, r.Sub, sub)
+		sub, err = keyspace.DecodeUnstartedKey(keyspace.AppendUnstartedKey(nil, r.Sub))
+		require.NoError(t, err)
+		require.Equal(t, r.Sub, sub)
 		q := keyspace.Queue{Topic: r.Topic, Queue: r.Queue}
 		gotQ, offset, err := keyspace.DecodeEntryKey(keyspace.AppendEntryKey(nil, q, r.Offset))
 		require.NoError(t, err)
@@ -156,6 +159,7 @@ func FuzzDescribe(f *testing.F) {
 	f.Add(keyspace.AppendEndsKey(nil, keyspace.Queue{Topic: 1, Queue: 2}), keyspace.AppendEnds(nil, keyspace.Ends{Next: 3}))
 	f.Add(keyspace.BeginKey(), keyspace.AppendBegin(nil, keyspace.Begin{Pos: 1, Index: 2}))
 	f.Add(keyspace.AppendProgressKey(nil, r.Sub, 1), keyspace.AppendOffset(nil, 2))
+	f.Add(keyspace.AppendUnstartedKey(nil, r.Sub), []byte{})
 	f.Fuzz(func(_ *testing.T, key, val []byte) {
 		_, _, _ = keyspace.Describe(key, val)
 		_ = keyspace.KindOf(key)

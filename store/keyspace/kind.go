@@ -25,6 +25,8 @@ const (
 	KindDue      Kind = prefixDue
 	KindUsedUp   Kind = prefixUsedUp
 
+	KindUnstarted Kind = prefixUnstarted
+
 	KindPending   Kind = prefixPending
 	KindPendingOf Kind = prefixPendingOf
 	KindPendingAt Kind = prefixPendingAt

@@ -90,6 +90,11 @@ func DecodeLease(b []byte) (Lease, error) {
 // LeaseKeys returns the bounds of all lease records.
 func LeaseKeys() (lower, upper []byte) { return []byte{prefixLease}, []byte{prefixLease + 1} }
 
+// LeaseQueueEnd returns the key behind every lease record of a queue.
+func LeaseQueueEnd(s Sub, queue mq.QueueID) []byte {
+	return Next(binary.BigEndian.AppendUint32(appendSub([]byte{prefixLease}, s), uint32(queue)))
+}
+
 // DecodeLeaseKey decodes the key of a lease record.
 func DecodeLeaseKey(b []byte) (Ref, error) {
 	if len(b) != 1+refSize || b[0] != prefixLease {
@@ -170,6 +175,23 @@ func SubKeys() (lower, upper []byte) { return []byte{prefixSub}, []byte{prefixSu
 func DecodeSubKey(b []byte) (Sub, error) {
 	if len(b) != 1+8 || b[0] != prefixSub {
 		return Sub{}, corrupt("subscription key", b)
+	}
+	return decodeSub(b[1:]), nil
+}
+
+// AppendUnstartedKey appends the key that says the group has set offsets in queues of the
+// topic and received nothing from it: where it starts in the others is not fixed.
+func AppendUnstartedKey(dst []byte, s Sub) []byte { return appendSub(append(dst, prefixUnstarted), s) }
+
+// UnstartedKeys returns the bounds of all such keys.
+func UnstartedKeys() (lower, upper []byte) {
+	return []byte{prefixUnstarted}, []byte{prefixUnstarted + 1}
+}
+
+// DecodeUnstartedKey decodes such a key.
+func DecodeUnstartedKey(b []byte) (Sub, error) {
+	if len(b) != 1+8 || b[0] != prefixUnstarted {
+		return Sub{}, corrupt("unstarted subscription key", b)
 	}
 	return decodeSub(b[1:]), nil
 }

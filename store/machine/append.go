@@ -57,7 +57,7 @@ func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage,
 	m.key = keyspace.AppendEntryKey(m.key[:0], keyspace.Queue{Topic: t.ID, Queue: queue}, q.next)
 	m.val = keyspace.AppendEntry(m.val[:0], &e)
 	q.next++
-	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Size: uint32(msg.Size), Tag: msg.Tag})
+	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag})
 	return m.set(m.key, m.val)
 }
 

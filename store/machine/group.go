@@ -16,9 +16,12 @@ type sub struct {
 	// use. Queues that were added since begin at their beginning.
 	progress []mq.QueueOffset
 	loaded   bool
+	// unstarted: the group has only set offsets. Where it did not, its progress is
+	// noProgress until it receives.
+	unstarted bool
 
 	leased, ready, usedUp int64
-	leasedIn              []int32               // leased by queue; missing is 0
+	leasedIn, readyIn     []int32               // leased and ready by queue; missing is 0
 	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
@@ -101,16 +104,23 @@ func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n i
 	switch state {
 	case keyspace.Leased:
 		s.leased += n
-		if missing := int(queue) + 1 - len(s.leasedIn); missing > 0 {
-			s.leasedIn = append(s.leasedIn, make([]int32, missing)...)
-		}
-		s.leasedIn[queue] += int32(n)
+		s.leasedIn = addIn(s.leasedIn, queue, n)
 	case keyspace.Ready:
 		s.ready += n
+		s.readyIn = addIn(s.readyIn, queue, n)
 	case keyspace.UsedUp:
 		s.usedUp += n
 		m.countUsedUp(s, queue, ref.Offset, n)
 	}
+}
+
+// addIn adds n to what there is of a queue.
+func addIn(in []int32, queue mq.QueueID, n int64) []int32 {
+	if missing := int(queue) + 1 - len(in); missing > 0 {
+		in = append(in, make([]int32, missing)...)
+	}
+	in[queue] += int32(n)
+	return in
 }
 
 // GroupVersion returns the version of the group that the shard knows; 0: none.
@@ -203,7 +213,10 @@ func (m *Machine) sub(g *command.Group, t *topic) (*sub, error) {
 	}
 	id := keyspace.Sub{Group: g.ID, Topic: t.ID}
 	if s := m.subs[id]; s != nil {
-		return s, m.loadProgress(s, t)
+		if err := m.loadProgress(s, t); err != nil || !s.unstarted {
+			return s, err
+		}
+		return s, m.startRest(s, g, t)
 	}
 	// All starts are looked up before the first effect: the look-up commits what
 	// went before, and a commit must never hold half a command.
@@ -237,16 +250,23 @@ func (m *Machine) loadProgress(s *sub, t *topic) error {
 		s.progress = make([]mq.QueueOffset, len(t.queues))
 		for i := range s.progress {
 			m.key = keyspace.AppendProgressKey(m.key[:0], s.id, mq.QueueID(i))
-			offset, _, err := get(m.db, m.key, keyspace.DecodeOffset)
+			offset, found, err := get(m.db, m.key, keyspace.DecodeOffset)
 			if err != nil {
 				return err
+			}
+			if !found && s.unstarted {
+				offset = noProgress
 			}
 			s.progress[i] = offset
 		}
 		s.loaded = true
 	}
-	if n := len(t.queues) - len(s.progress); n > 0 {
-		s.progress = append(s.progress, make([]mq.QueueOffset, n)...)
+	for len(s.progress) < len(t.queues) {
+		added := mq.QueueOffset(0)
+		if s.unstarted {
+			added = noProgress
+		}
+		s.progress = append(s.progress, added)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (m *Machine) Look(c *command.SelectPop) (Look, error) {
 		return Look{May: true, After: c.After}, nil // the command answers with what is missing
 	}
 	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
-	if s == nil {
+	if s == nil || s.unstarted {
 		return Look{May: true, After: c.After}, nil
 	}
 	if err := m.loadQueues(t); err != nil {

@@ -64,6 +64,8 @@ type Result struct {
 	// Left says that a pop delivered as much as it may, and that there is more in
 	// the queues or to be delivered again, wanted or not.
 	Left bool
+	// Dropped is how many deliveries a set-offset has ended.
+	Dropped int
 	// Lost is how many redeliveries a pop dropped because their message is no
 	// longer stored.
 	Lost uint64
@@ -124,6 +126,7 @@ func (e *Effects) ready(sub keyspace.Sub) {
 // of the stored message.
 type Arrival struct {
 	Topic mq.TopicID
+	Queue mq.QueueID
 	Size  uint32
 	Tag   []byte
 }
@@ -274,7 +277,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadPendings(), m.loadRepeats()); err != nil {
+	if err := errors.Join(m.loadUnstarted(), m.loadPendings(), m.loadRepeats()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -390,6 +393,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyTrim(rec, res)
 	case command.KindDrop:
 		err = m.applyDrop(rec)
+	case command.KindSetOffset:
+		err = m.applySetOffset(rec, res)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}

@@ -90,7 +90,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %v %d %v %v %d %v %v %d", res.Err, res.Stored, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed)
+	return fmt.Sprintf("%v %v %d %v %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -408,6 +408,34 @@ func (h *history) trimmed(c *command.Trim) {
 	require.Equal(h.t, uint64(want), res.Trimmed)
 }
 
+// setOffset moves the progress of a group, now and then to where there is nothing.
+func (h *history) setOffset(*rapid.T) {
+	c := &command.SetOffset{Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(), Drop: rapid.Bool().Draw(h.t, "drop")}
+	for queue := range mq.QueueID(len(h.model.topics[c.Topic]) + 1) {
+		if !rapid.Bool().Draw(h.t, "in the queue") {
+			continue
+		}
+		least, end := 0, 2
+		if int(queue) < len(h.model.topics[c.Topic]) {
+			least, end = h.model.begin(c.Topic, int(queue)).min, len(h.model.topics[c.Topic][queue])
+		} else if !rapid.SampledFrom([]bool{false, false, false, true}).Draw(h.t, "in no queue") {
+			continue
+		}
+		if rapid.SampledFrom([]bool{false, false, false, true}).Draw(h.t, "out of range") {
+			least, end = least-1, end+1
+		}
+		c.Queues = append(c.Queues, command.QueueSet{Queue: queue, Offset: mq.QueueOffset(rapid.IntRange(least, end).Draw(h.t, "offset"))})
+	}
+	res := h.apply(command.KindSetOffset, c)
+	want := h.model.setOffset(c)
+	if want < 0 {
+		require.Error(h.t, res.Err)
+		return
+	}
+	require.NoError(h.t, res.Err)
+	require.Equal(h.t, want, res.Dropped)
+}
+
 func (h *history) commit(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
 	h.m.Effects.Reset()
@@ -436,6 +464,12 @@ func (h *history) check(*rapid.T) {
 		got, err := h.m.Backlogs(id)
 		require.NoError(h.t, err)
 		require.Equal(h.t, h.model.backlogs(id), got, "backlog of group %d", id)
+		for topic := mq.TopicID(1); topic <= 3; topic++ {
+			sub := keyspace.Sub{Group: id, Topic: topic}
+			positions, err := h.m.Positions(sub)
+			require.NoError(h.t, err)
+			require.ElementsMatch(h.t, h.model.positions(sub), positions, "group %d in topic %d", id, topic)
+		}
 	}
 	for id := mq.TopicID(1); id <= 3; id++ {
 		h.checkQueues(id)
@@ -539,7 +573,8 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
+				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "set offset": h.setOffset,
+				"trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

@@ -35,8 +35,10 @@ type modelMessage struct {
 }
 
 type modelSub struct {
-	progress []int
-	leases   map[keyspace.Ref]*keyspace.Lease
+	progress []int // -1: none
+	// unstarted: it was made by an offset that was set, and no pop came since.
+	unstarted bool
+	leases    map[keyspace.Ref]*keyspace.Lease
 }
 
 func newModel() *model {
@@ -153,12 +155,13 @@ func (m *model) append(topic mq.TopicID, queue mq.QueueID, now int64, msgs ...*m
 }
 
 func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
-	id := keyspace.Sub{Group: g.ID, Topic: topic}
-	s := m.subs[id]
-	if s == nil {
-		s = &modelSub{leases: map[keyspace.Ref]*keyspace.Lease{}}
-		m.subs[id] = s
+	s := m.placed(keyspace.Sub{Group: g.ID, Topic: topic})
+	if s.unstarted {
+		s.unstarted = false
 		for i, q := range m.topics[topic] {
+			if s.progress[i] >= 0 {
+				continue
+			}
 			start := m.begin(topic, i).min
 			switch g.Start {
 			case mq.StartLatest:
@@ -168,13 +171,82 @@ func (m *model) sub(g *command.Group, topic mq.TopicID) *modelSub {
 					start++
 				}
 			}
-			s.progress = append(s.progress, start)
+			s.progress[i] = start
 		}
 	}
-	for len(s.progress) < len(m.topics[topic]) {
-		s.progress = append(s.progress, 0)
+	return s
+}
+
+// placed returns the sub, with a place for every queue that there is: none in those that
+// it has not started in, the beginning in those that were added since it started.
+func (m *model) placed(id keyspace.Sub) *modelSub {
+	s := m.subs[id]
+	if s == nil {
+		s = &modelSub{leases: map[keyspace.Ref]*keyspace.Lease{}, unstarted: true}
+		m.subs[id] = s
+	}
+	for len(s.progress) < len(m.topics[id.Topic]) {
+		at := 0
+		if s.unstarted {
+			at = -1
+		}
+		s.progress = append(s.progress, at)
 	}
 	return s
+}
+
+// setOffset returns how many deliveries it ended, or -1 when it is refused.
+func (m *model) setOffset(c *command.SetOffset) int {
+	queues, ok := m.topics[c.Topic]
+	if !ok || m.groups[c.Group] == nil {
+		return -1
+	}
+	for _, q := range c.Queues {
+		if q.Queue < 0 || int(q.Queue) >= len(queues) || int(q.Offset) < m.begin(c.Topic, int(q.Queue)).min || int(q.Offset) > len(queues[q.Queue]) {
+			return -1
+		}
+	}
+	s := m.placed(keyspace.Sub{Group: c.Group, Topic: c.Topic})
+	dropped := 0
+	for _, q := range c.Queues {
+		s.progress[q.Queue] = int(q.Offset)
+		for ref := range s.leases {
+			if ref.Queue == q.Queue && (c.Drop || ref.Offset >= q.Offset) {
+				delete(s.leases, ref)
+				dropped++
+			}
+		}
+	}
+	return dropped
+}
+
+// positions returns what Positions must.
+func (m *model) positions(id keyspace.Sub) []mq.Position {
+	var list []mq.Position
+	for i, q := range m.topics[id.Topic] {
+		p := mq.Position{QueueRange: mq.QueueRange{
+			Queue: mq.QueueID(i), Min: mq.QueueOffset(m.begin(id.Topic, i).min), Next: mq.QueueOffset(len(q)),
+		}}
+		if m.subs[id] != nil {
+			s := m.placed(id)
+			if p.Known = s.progress[i] >= 0; p.Known {
+				p.Offset = max(mq.QueueOffset(s.progress[i]), p.Min)
+			}
+			for ref, l := range s.leases {
+				switch {
+				case int(ref.Queue) != i:
+				case l.State == keyspace.Leased:
+					p.InFlight++
+				case l.State == keyspace.Ready:
+					p.Retrying++
+				default:
+					p.UsedUp++
+				}
+			}
+		}
+		list = append(list, p)
+	}
+	return list
 }
 
 // modelVisibleAt: no lease ends before it begins, and none beyond the last time
@@ -466,9 +538,9 @@ func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 			}
 		}
 		for i, q := range m.topics[sub.Topic] {
-			progress := 0
-			if i < len(s.progress) {
-				progress = s.progress[i]
+			progress := m.placed(sub).progress[i]
+			if progress < 0 {
+				continue
 			}
 			b.Ready += int64(len(q) - max(progress, m.begin(sub.Topic, i).min))
 		}

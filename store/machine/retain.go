@@ -92,6 +92,7 @@ func (m *Machine) purge(t *topic, res *Result) error {
 		}
 		s.leased, s.ready, s.usedUp = 0, 0, 0
 		clear(s.leasedIn)
+		clear(s.readyIn)
 		s.usedUpIn = nil
 		delete(m.withUsedUp, id)
 		if s.heldUp {

@@ -19,14 +19,14 @@ import (
 // story drives a machine through a history written by hand: topic 1 with some
 // queues, and group 1.
 type story struct {
-	t   *testing.T
+	t   testing.TB
 	db  *pebble.DB
 	m   *machine.Machine
 	log []machine.Record
 	now int64
 }
 
-func newStory(t *testing.T, queues int32) *story {
+func newStory(t testing.TB, queues int32) *story {
 	s := &story{t: t, now: 1_700_000_000 * int64(time.Second)}
 	s.open()
 	t.Cleanup(s.close)

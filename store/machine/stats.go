@@ -46,6 +46,9 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 		}
 		b := mq.Backlog{Topic: s.id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
 		for i, q := range t.queues {
+			if s.progress[i] == noProgress {
+				continue
+			}
 			b.Ready += int64(q.next - min(max(s.progress[i], q.min), q.next))
 		}
 		list = append(list, b)
@@ -229,7 +232,7 @@ func (m *Machine) Status(id keyspace.Sub, heads []Head) (st SubStatus, _ []Head,
 	st = SubStatus{InFlight: s.leased, Retrying: s.ready, UsedUp: s.usedUp}
 	for i, q := range t.queues {
 		next := max(s.progress[i], q.min)
-		if next >= q.next {
+		if next >= q.next || s.progress[i] == noProgress {
 			continue
 		}
 		st.New += int64(q.next - next)

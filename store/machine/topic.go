@@ -193,6 +193,7 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err := m.set(m.key, nil); err != nil {
 		return err
 	}
+	m.Effects.Gone = true // who waits for its first message does not know that it is unknown
 	if m.topics[c.ID] == nil {
 		res.Err = topicNotFound(c.ID)
 		return nil
@@ -211,7 +212,7 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	delete(m.topics, c.ID)
-	m.Effects.Gone, m.Effects.Topics = true, true
+	m.Effects.Topics = true
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Topic == c.ID })
 }
 
@@ -229,6 +230,10 @@ func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 			return err
 		}
 		m.key = keyspace.AppendSubKey(m.key[:0], id)
+		if err := m.del(m.key); err != nil {
+			return err
+		}
+		m.key = keyspace.AppendUnstartedKey(m.key[:0], id)
 		if err := m.del(m.key); err != nil {
 			return err
 		}

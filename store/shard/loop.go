@@ -407,10 +407,12 @@ func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.stats.happened(e)
 	s.waiters.arrived(e.Arrived)
+	s.pulls.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	s.waiters.freed(e.Freed)
 	if e.Gone {
 		s.waiters.wakeAll()
+		s.pulls.ended()
 	}
 	if e.Topics {
 		s.topics.Add(1)

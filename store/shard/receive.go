@@ -259,6 +259,38 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 	deliveries := make([]mq.Delivery, 0, len(popped))
 	var failed error
 	var lost []command.LeaseRef
+	s.readAll(popped, func(p machine.Popped, msg mq.Message, err error) {
+		switch {
+		case errors.Is(err, commitlog.ErrTrimmed):
+			lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
+		case err != nil:
+			failed = s.unreadable(r.Topic.Resource, r.Group.Resource, p, err)
+			s.stats.failedRead(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID})
+		default:
+			deliveries = append(deliveries, mq.Delivery{
+				Message: msg,
+				Lease: mq.Lease{
+					Shard: s.opts.Name, Topic: r.Topic.ID, Group: r.Group.ID, Queue: p.Queue,
+					Offset: p.Offset, PopID: popID, Attempt: p.Attempt, AutoRenew: r.AutoRenew,
+				},
+				StoreTime: time.Unix(0, p.StoreTime),
+			})
+		}
+	})
+	if len(lost) > 0 {
+		if err := s.settleLost(r.Topic.ID, r.Group.ID, lost); err != nil {
+			failed = err
+		}
+	}
+	if len(deliveries) == 0 {
+		return nil, failed
+	}
+	return deliveries, nil
+}
+
+// readAll reads messages from the log, neighbours in one read, and calls fn for each in
+// their order, with the message or with why it cannot be read.
+func (s *Shard) readAll(popped []machine.Popped, fn func(machine.Popped, mq.Message, error)) {
 	for i := 0; i < len(popped); {
 		run := neighbours(popped[i:])
 		i += len(run)
@@ -270,40 +302,17 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 				// No read crosses the end of a segment, and one bad place must
 				// not take its neighbours along: each message by itself.
 				var alone error
-				if single, alone = s.fetch(run[j : j+1]); errors.Is(alone, commitlog.ErrTrimmed) {
-					lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
-					continue
-				} else if alone != nil {
-					failed = s.unreadable(r, p, alone)
+				if single, alone = s.fetch(run[j : j+1]); alone != nil {
+					fn(p, mq.Message{}, alone)
 					continue
 				}
 				from = 0
 			}
 			to := from + uint64(p.Size)
 			msg, err := command.DecodeMessage(single[from:to:to])
-			if err != nil {
-				failed = s.unreadable(r, p, err)
-				continue
-			}
-			deliveries = append(deliveries, mq.Delivery{
-				Message: msg,
-				Lease: mq.Lease{
-					Shard: s.opts.Name, Topic: r.Topic.ID, Group: r.Group.ID, Queue: p.Queue,
-					Offset: p.Offset, PopID: popID, Attempt: p.Attempt, AutoRenew: r.AutoRenew,
-				},
-				StoreTime: time.Unix(0, p.StoreTime),
-			})
+			fn(p, msg, err)
 		}
 	}
-	if len(lost) > 0 {
-		if err := s.settleLost(r.Topic.ID, r.Group.ID, lost); err != nil {
-			failed = err
-		}
-	}
-	if len(deliveries) == 0 {
-		return nil, failed
-	}
-	return deliveries, nil
 }
 
 // settleLost ends deliveries whose messages the log has dropped.
@@ -340,11 +349,11 @@ func (s *Shard) fetch(run []machine.Popped) ([]byte, error) {
 	return buf, s.log.ReadAt(buf, commitlog.Pos(run[0].Pos))
 }
 
-func (s *Shard) unreadable(r mq.Receive, p machine.Popped, cause error) error {
-	s.stats.failedRead(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID})
+// unreadable returns the error about a message that cannot be read, and logs it.
+func (s *Shard) unreadable(topic, group mq.Resource, p machine.Popped, cause error) error {
 	file, offset := s.log.Place(commitlog.Pos(p.Pos))
 	err := fmt.Errorf("message at offset %d of queue %d, %s:%d: %w", p.Offset, p.Queue, file, offset, cause)
-	s.logger.Error("message not readable", "topic", r.Topic.String(), "group", r.Group.String(),
+	s.logger.Error("message not readable", "topic", topic.String(), "group", group.String(),
 		"queue", p.Queue, "offset", p.Offset, "file", file, "file_offset", offset, "error", cause)
 	return err
 }

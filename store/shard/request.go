@@ -27,6 +27,7 @@ type request struct {
 	groupDelete command.GroupDelete
 	trim        command.Trim
 	drop        command.Drop
+	setOffset   command.SetOffset
 
 	submitted int64 // the shard's time when it was put into the queue; none for a query
 	internal  bool  // the shard's own: not counted as somebody's call
@@ -92,6 +93,8 @@ func (r *request) size() int64 {
 	case command.KindDeadLetter:
 		one := command.Append{Messages: []*mq.Message{r.deadLetter.Message}}
 		n += one.Size()
+	case command.KindSetOffset:
+		n = r.setOffset.Size()
 	case command.KindTrim:
 		n += len(r.trim.Queues) * queueTrimSize
 	}
@@ -131,6 +134,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindTrim:
 		r.trim.Time = now
 		return &r.trim
+	case command.KindSetOffset:
+		r.setOffset.Time = now
+		return &r.setOffset
 	case command.KindDrop:
 		r.drop.Time = now
 		return &r.drop

@@ -90,6 +90,16 @@ func (se *series) find(id keyspace.Sub) *subCounts {
 	return &se.otherSubs
 }
 
+// findTopic returns the counters of a topic for callers outside the loop.
+func (se *series) findTopic(id mq.TopicID) *topicCounts {
+	se.mu.RLock()
+	defer se.mu.RUnlock()
+	if c := se.mu.topics[id]; c != nil {
+		return c
+	}
+	return &se.otherTopics
+}
+
 // forget gives up the series that match: those of a topic without its groups have
 // group 0. It is the loop's.
 func (se *series) forget(match func(keyspace.Sub) bool) {

@@ -63,7 +63,7 @@ type Options struct {
 	// QueueBytes bounds the messages of the appends that wait for the loop or are
 	// in it: 256 MiB by default. More are refused.
 	QueueBytes int64
-	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
+	// MaxWaiting bounds how many receives and pulls may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
 	// Retention says how long messages are kept: for ever by default.
@@ -135,6 +135,7 @@ type Shard struct {
 	queued   atomic.Int64 // bytes of the appends in requests and in the loop
 	pool     sync.Pool    // of *request
 	waiters  waiters
+	pulls    pulls
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 

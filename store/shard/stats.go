@@ -20,7 +20,7 @@ type stats struct {
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
-	full, notRemoved                atomic.Uint64
+	full, notRemoved, pulled        atomic.Uint64
 
 	position atomic.Uint64 // of the log, behind what is applied
 	series   series
@@ -131,6 +131,14 @@ func (st *stats) happened(e *machine.Effects) {
 	}
 }
 
+// pulledFrom counts messages that were read without a lease.
+func (st *stats) pulledFrom(topic mq.TopicID, messages, bytes int) {
+	st.pulled.Add(uint64(messages))
+	c := st.series.findTopic(topic)
+	c.out.Add(uint64(messages))
+	c.outBytes.Add(uint64(bytes))
+}
+
 // dropped counts messages of a group that were dropped because they are no longer
 // stored, or will not be for long.
 func (st *stats) dropped(id keyspace.Sub, messages uint64) {
@@ -149,6 +157,7 @@ type Stats struct {
 	Appended, AppendedBytes uint64 // messages sent, and the bytes of their bodies
 	Repeated                uint64 // messages sent again, and not stored again
 	Delivered, Redelivered  uint64 // messages; the first includes the second
+	Pulled                  uint64 // messages read without a lease
 	Settled, Refused        uint64 // acknowledgements by their answer
 	Expired                 uint64 // leases that ended by their time
 	DeadLettered            uint64
@@ -163,8 +172,8 @@ type Stats struct {
 	// the greatest number without a limit.
 	DiskUsed, DiskCapacity, DiskRefuse uint64
 	Records, Syncs                     uint64 // log records written, and syncs of the log
-	Waiting                            int    // receives that wait
-	Woken                              uint64 // receives told to look again
+	Waiting                            int    // receives and pulls that wait
+	Woken                              uint64 // of them told to look again
 	Queued                             int    // requests that wait for the loop
 	LogFirst, LogAppended              uint64 // positions in the log
 	LogFlushed, LogApplied             uint64
@@ -178,6 +187,8 @@ type Stats struct {
 func (s *Shard) Stats() Stats {
 	st := &s.stats
 	waiting, woken := s.waiters.count()
+	pulls, pullsWoken := s.pulls.count()
+	waiting, woken = waiting+pulls, woken+pullsWoken
 	disk := s.disk.Load()
 	if disk == nil {
 		disk = &diskUse{}
@@ -187,6 +198,7 @@ func (s *Shard) Stats() Stats {
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
+		Pulled:  st.pulled.Load(),
 		Settled: st.settled.Load(), Refused: st.refused.Load(),
 		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
@@ -239,7 +251,7 @@ func (s *Shard) Views() (v Views, err error) {
 // each by itself.
 type TopicCounts struct {
 	In, InBytes   uint64 // messages stored, and their bytes as they are stored
-	Out, OutBytes uint64 // messages leased to consumers, redeliveries included
+	Out, OutBytes uint64 // messages leased to consumers, redeliveries included, and pulled
 }
 
 // GroupCounts is what was counted for one group with one topic, or for all that

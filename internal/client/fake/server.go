@@ -28,6 +28,7 @@ type Server struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	Admin
 	Clients
+	Offsets
 
 	// Addr is its host:port.
 	Addr string
@@ -84,6 +85,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
+	adminpb.RegisterOffsetServiceServer(server, &s.Offsets)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

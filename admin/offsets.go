@@ -1,0 +1,253 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/mq"
+)
+
+// ListPositions answers how far a consumer group is with each queue.
+func (s *Server) ListPositions(ctx context.Context, req *adminpb.ListPositionsRequest) (*adminpb.ListPositionsResponse, error) {
+	g, err := s.router.Group(ctx, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetGroup()})
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	topics, err := s.placesOf(ctx, g, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()})
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.ListPositionsResponse{}
+	for _, t := range topics {
+		of := &adminpb.TopicPositions{Namespace: t.Namespace, Topic: t.Name}
+		places, err := s.positions(ctx, t, g)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		for _, p := range places {
+			of.Queues = append(of.Queues, p.proto())
+		}
+		resp.Topics = append(resp.Topics, of)
+	}
+	return resp, nil
+}
+
+// placesOf returns the topics that the group has a place in, ordered by name; or the one
+// that is named, whether it has or not.
+func (s *Server) placesOf(ctx context.Context, g *mq.Group, name mq.Resource) ([]*mq.Topic, error) {
+	if name.Name != "" {
+		t, err := s.router.Topic(ctx, name)
+		return []*mq.Topic{t}, err
+	}
+	seen := map[mq.TopicID]bool{}
+	var topics []*mq.Topic
+	for _, shard := range s.shards {
+		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range backlogs {
+			if seen[b.Topic] {
+				continue
+			}
+			seen[b.Topic] = true
+			t, err := s.router.TopicByID(b.Topic)
+			if errors.Is(err, mq.ErrTopicNotFound) {
+				continue // deleted meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			topics = append(topics, t)
+		}
+	}
+	slices.SortFunc(topics, func(a, b *mq.Topic) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return topics, nil
+}
+
+// A place is where a group is in a queue of a shard.
+type place struct {
+	shard string
+	mq.Position
+}
+
+func (p place) proto() *adminpb.QueuePosition {
+	q := &adminpb.QueuePosition{
+		Shard: p.shard, Queue: int32(p.Queue), MinOffset: int64(p.Min), MaxOffset: int64(p.Next),
+		Ready: p.Ready(), InFlight: p.InFlight, UsedUp: p.UsedUp,
+	}
+	if p.Known {
+		q.Offset = new(int64(p.Offset))
+	}
+	return q
+}
+
+// positions returns where the group is in the queues of the topic, ordered by shard and
+// number.
+func (s *Server) positions(ctx context.Context, t *mq.Topic, g *mq.Group) ([]place, error) {
+	var places []place
+	for _, on := range t.Shards {
+		list, err := s.store.Positions(ctx, on.Shard, t.ID, g.ID)
+		if err != nil {
+			return nil, err
+		}
+		for queue := len(list); queue < int(on.Queues()); queue++ {
+			list = append(list, mq.Position{QueueRange: mq.QueueRange{Queue: mq.QueueID(queue)}}) // the shard has not heard of it
+		}
+		for _, p := range list {
+			places = append(places, place{on.Shard, p})
+		}
+	}
+	return places, nil
+}
+
+// ResetOffset sets where a consumer group goes on.
+func (s *Server) ResetOffset(ctx context.Context, req *adminpb.ResetOffsetRequest) (*adminpb.ResetOffsetResponse, error) {
+	resp, err := s.resetOffset(ctx, req)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return resp, nil
+}
+
+func (s *Server) resetOffset(ctx context.Context, req *adminpb.ResetOffsetRequest) (*adminpb.ResetOffsetResponse, error) {
+	if err := validateTarget(req); err != nil {
+		return nil, err
+	}
+	if err := mq.ValidateGroup(req.GetGroup()); err != nil { // not one of the server's own
+		return nil, err
+	}
+	g, err := s.router.Group(ctx, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetGroup()})
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.router.Topic(ctx, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()})
+	if err != nil {
+		return nil, err
+	}
+	places, err := s.positions(ctx, t, g)
+	if err != nil {
+		return nil, err
+	}
+	if places, err = chosen(places, t, req); err != nil {
+		return nil, err
+	}
+	resp := &adminpb.ResetOffsetResponse{}
+	for len(places) > 0 {
+		n := slices.IndexFunc(places, func(p place) bool { return p.shard != places[0].shard })
+		if n < 0 {
+			n = len(places)
+		}
+		resets, err := s.resetShard(ctx, req, t, g, places[:n])
+		if err != nil {
+			return nil, err
+		}
+		resp.Queues, places = append(resp.Queues, resets...), places[n:]
+	}
+	return resp, nil
+}
+
+func validateTarget(req *adminpb.ResetOffsetRequest) error {
+	switch target := req.GetTarget().(type) {
+	case *adminpb.ResetOffsetRequest_End_:
+		if target.End != adminpb.ResetOffsetRequest_END_EARLIEST && target.End != adminpb.ResetOffsetRequest_END_LATEST {
+			return invalid("end", strconv.Itoa(int(target.End)), "must be END_EARLIEST or END_LATEST")
+		}
+	case *adminpb.ResetOffsetRequest_Time:
+		if !storable(target.Time) {
+			return invalid("time", fmt.Sprintf("%d s", target.Time.GetSeconds()), "must lie between the years 1970 and 2262")
+		}
+	case *adminpb.ResetOffsetRequest_Offset:
+		if req.Queue == nil {
+			return invalid("offset", strconv.FormatInt(target.Offset, 10), "is of one queue: queue is required with it")
+		}
+	default:
+		return invalid("target", "", "one of end, time and offset is required")
+	}
+	return nil
+}
+
+// chosen returns the queues that the request is about.
+func chosen(places []place, t *mq.Topic, req *adminpb.ResetOffsetRequest) ([]place, error) {
+	if _, err := t.On(req.GetShard()); req.GetShard() != "" && err != nil {
+		return nil, fmt.Errorf("shard %q: topic %s: %w", mq.Shorten(req.GetShard()), t.Resource, mq.ErrQueueNotFound)
+	}
+	if _, one := req.GetTarget().(*adminpb.ResetOffsetRequest_Offset); one && req.GetShard() == "" && len(t.Shards) > 1 {
+		return nil, invalid("shard", "", fmt.Sprintf("is required with offset: the topic is on %d shards", len(t.Shards)))
+	}
+	places = slices.DeleteFunc(places, func(p place) bool {
+		return req.GetShard() != "" && p.shard != req.GetShard() || req.Queue != nil && int32(p.Queue) != req.GetQueue()
+	})
+	if len(places) == 0 {
+		return nil, fmt.Errorf("topic %s, queue %d: %w", t.Resource, req.GetQueue(), mq.ErrQueueNotFound)
+	}
+	return places, nil
+}
+
+// resetTries is how often the offsets of a reset are looked up: between the look and
+// the reset a queue may have been trimmed.
+const resetTries = 3
+
+// resetShard sets the group in queues of one shard, unless it is only asked.
+func (s *Server) resetShard(ctx context.Context, req *adminpb.ResetOffsetRequest, t *mq.Topic, g *mq.Group, places []place) ([]*adminpb.QueueReset, error) {
+	shard := places[0].shard
+	for try := 1; ; try++ {
+		set := mq.OffsetSet{Topic: t, Group: g, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{}}
+		var resets []*adminpb.QueueReset
+		for _, p := range places {
+			if try > 1 {
+				r, err := s.store.Range(ctx, shard, t, p.Queue)
+				if err != nil {
+					return nil, err
+				}
+				p.QueueRange = r
+			}
+			offset, err := s.targetIn(ctx, req, t, p)
+			if err != nil {
+				return nil, err
+			}
+			set.Offsets[p.Queue] = offset
+			resets = append(resets, &adminpb.QueueReset{Before: p.proto(), Offset: int64(offset)})
+		}
+		if req.GetDryRun() {
+			return resets, nil
+		}
+		ended, err := s.store.SetOffset(ctx, shard, set)
+		if errors.Is(err, mq.ErrIllegalOffset) && try < resetTries {
+			if _, fixed := req.GetTarget().(*adminpb.ResetOffsetRequest_Offset); !fixed {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.logger.InfoContext(ctx, "progress of a group was set", "group", g.String(), "topic", t.String(), "shard", shard,
+			"queues", len(resets), "deliveries_ended", ended)
+		return resets, nil
+	}
+}
+
+// targetIn returns where the group goes on in a queue.
+func (s *Server) targetIn(ctx context.Context, req *adminpb.ResetOffsetRequest, t *mq.Topic, p place) (mq.QueueOffset, error) {
+	switch target := req.GetTarget().(type) {
+	case *adminpb.ResetOffsetRequest_Time:
+		return s.store.OffsetAt(ctx, p.shard, t, p.Queue, target.Time.AsTime())
+	case *adminpb.ResetOffsetRequest_Offset:
+		offset := mq.QueueOffset(target.Offset)
+		if offset < p.Min || offset > p.Next {
+			return 0, &mq.OffsetError{Topic: t.Resource, Queue: p.Queue, Offset: offset, Min: p.Min, Next: p.Next}
+		}
+		return offset, nil
+	}
+	if req.GetEnd() == adminpb.ResetOffsetRequest_END_LATEST {
+		return p.Next, nil
+	}
+	return p.Min, nil
+}
