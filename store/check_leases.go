@@ -42,6 +42,9 @@ func (v *viewsCheck) lease(key, val []byte) error {
 		index = keyspace.AppendDueKey(nil, l.When, ref)
 	case keyspace.Ready:
 		index = keyspace.AppendReadyKey(nil, ref.Sub, l.When)
+		if err := v.readyByPriority(key, ref, l.When); err != nil {
+			return err
+		}
 	case keyspace.UsedUp:
 		index = keyspace.AppendUsedUpKey(nil, ref)
 	}

@@ -108,6 +108,14 @@ func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 		_, err = s.SetOffset(ctx, shardName, mq.OffsetSet{Topic: orders, Group: g, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{2: r.Next - 1}})
 		require.NoError(t, err)
 	}
+	urgent := topicOf(5, 3)
+	urgent.Type = mq.TopicPriority
+	for q := range mq.QueueID(3) {
+		send(urgent, q, 3)
+	}
+	for _, d := range receive(urgent, others, 4, time.Hour)[:2] {
+		require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Reason: mq.Nack}})...))
+	}
 	again := receive(orders, readers, 3, time.Hour)
 	// Used up, and without a dead-letter topic to go to for as long as the test is.
 	require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: again[0].Lease, Reason: mq.Nack}})...))
@@ -235,9 +243,9 @@ func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
 		require.Equal(t, sum.Log.Last, sum.Applied)
 		if trimmed {
 			require.Greater(t, sum.Log.First, uint64(1))
-			require.Equal(t, []mq.TopicID{1, 3, 4, 101}, sum.Topics)
+			require.Equal(t, []mq.TopicID{1, 3, 4, 5, 101}, sum.Topics)
 		} else {
-			require.Equal(t, []mq.TopicID{1, 101}, sum.Topics)
+			require.Equal(t, []mq.TopicID{1, 5, 101}, sum.Topics)
 		}
 		require.Equal(t, []mq.GroupID{1, 2, 4}, sum.Groups)
 		require.Greater(t, sum.Messages, uint64(50))
@@ -246,7 +254,7 @@ func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
 		eachKey(t, mem, func(key, _ []byte) { kinds[keyspace.KindOf(key)]++ })
 		want := []keyspace.Kind{
 			keyspace.KindState, keyspace.KindEntry, keyspace.KindGroup, keyspace.KindLease, keyspace.KindGone, keyspace.KindProgress,
-			keyspace.KindReady, keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindTopic, keyspace.KindDue,
+			keyspace.KindReady, keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindTopic, keyspace.KindDue, keyspace.KindPriority,
 		}
 		if trimmed {
 			want = append(want, keyspace.KindBegin, keyspace.KindEnds)
@@ -383,6 +391,10 @@ func TestCheckFindsEveryKeyTooMany(t *testing.T) {
 		"due without a lease":       keyspace.AppendDueKey(nil, 12345, ref),
 		"ready without a lease":     keyspace.AppendReadyKey(nil, ref.Sub, 1),
 		"ready beyond the sequence": keyspace.AppendReadyKey(nil, ref.Sub, 1<<40),
+		"by priority, no lease":     keyspace.AppendPriorityKey(nil, ref.Sub, 1, 1),
+		"turn of no group":          keyspace.AppendTurnKey(nil, sub),
+		"turn of any order":         keyspace.AppendTurnKey(nil, ref.Sub),
+		"short priority key":        []byte("or12"),
 		"used up without a lease":   keyspace.AppendUsedUpKey(nil, ref),
 		"lease of no group":         keyspace.AppendLeaseKey(nil, keyspace.Ref{Sub: sub, Queue: 0, Offset: 0}),
 		"progress of no group":      keyspace.AppendProgressKey(nil, sub, 0),

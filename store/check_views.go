@@ -22,6 +22,7 @@ type viewsCheck struct {
 	topics     map[mq.TopicID]command.Topic
 	groups     map[mq.GroupID]command.Group
 	subs       map[keyspace.Sub]bool
+	turns      map[keyspace.Sub]bool // those that receive by priority
 	goneTopics map[mq.TopicID]bool
 	goneGroups map[mq.GroupID]bool
 	ends       map[keyspace.Queue]keyspace.Ends
@@ -49,6 +50,7 @@ func newViewsCheck(f *folder) *viewsCheck {
 		topics:     map[mq.TopicID]command.Topic{},
 		groups:     map[mq.GroupID]command.Group{},
 		subs:       map[keyspace.Sub]bool{},
+		turns:      map[keyspace.Sub]bool{},
 		goneTopics: map[mq.TopicID]bool{},
 		goneGroups: map[mq.GroupID]bool{},
 		ends:       map[keyspace.Queue]keyspace.Ends{},
@@ -128,6 +130,8 @@ func (v *viewsCheck) register(key, val []byte) error {
 			v.inViews(key, "%v", err)
 		}
 		v.subs[sub] = true
+	case keyspace.KindPriority:
+		v.noteTurn(key)
 	case keyspace.KindEnds:
 		id, err := keyspace.DecodeEndsKey(key)
 		ends, valErr := keyspace.DecodeEnds(val)
@@ -173,6 +177,8 @@ func (v *viewsCheck) judge(key, val []byte) error {
 		return v.lease(key, val)
 	case keyspace.KindReady:
 		return v.ready(key, val)
+	case keyspace.KindPriority:
+		return v.byPriority(key, val)
 	case keyspace.KindPending:
 		return v.pending(key, val)
 	case keyspace.KindHeld:

@@ -43,6 +43,8 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 		return "unstarted", subAttrs(s), err
 	case prefixPending, prefixPendingAt, prefixPendingOf, prefixHeld, prefixRepeat:
 		return describePending(key, val)
+	case prefixPriority:
+		return describePriority(key, val)
 	case prefixProgress, prefixReady:
 		return describeProgress(key, val)
 	}
@@ -97,6 +99,23 @@ func describeProgress(key, val []byte) (string, []slog.Attr, error) {
 	offset, err := DecodeOffset(val)
 	s, queue := decodeSub(key[1:]), decodeQueue(key[9:])
 	return "progress", refAttrs(Ref{s, queue, offset}), err
+}
+
+func describePriority(key, val []byte) (string, []slog.Attr, error) {
+	if IsTurnKey(key) {
+		s, err := DecodeTurnKey(key)
+		if err != nil {
+			return "turn", nil, err
+		}
+		t, err := DecodeTurn(val)
+		return "turn", append(subAttrs(s), slog.Uint64("pops", uint64(t.Pops)), slog.Int("queue", int(t.Queue))), err
+	}
+	s, queue, seq, err := DecodePriorityKey(key)
+	if err != nil {
+		return "redelivery-by-priority", nil, err
+	}
+	offset, err := DecodeOffset(val)
+	return "redelivery-by-priority", append(refAttrs(Ref{s, queue, offset}), slog.Uint64("sequence", seq)), err
 }
 
 func describeLease(key, val []byte) (string, []slog.Attr, error) {

@@ -32,6 +32,7 @@ const (
 	prefixRepeat    = 'k' // minute, topic, record -> what it has stored, so that repeats are known
 	prefixLease     = 'l' // in flight: group, topic, queue, offset -> Lease
 	prefixGone      = 'n' // kind, id of a deleted topic or group -> empty
+	prefixPriority  = 'o' // what groups have beside that receive by priority, see priority.go
 	prefixProgress  = 'p' // group, topic, queue -> next offset to deliver
 	prefixEnds      = 'q' // topic, queue -> Ends, once a trim has moved them
 	prefixReady     = 'r' // redelivery: group, topic, sequence -> queue, offset

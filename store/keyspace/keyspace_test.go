@@ -49,6 +49,21 @@ func TestKeysAndValuesRoundTrip(t *testing.T) {
 		sub, err = keyspace.DecodeUnstartedKey(keyspace.AppendUnstartedKey(nil, r.Sub))
 		require.NoError(t, err)
 		require.Equal(t, r.Sub, sub)
+		priorityKey := keyspace.AppendPriorityKey(nil, r.Sub, r.Queue, when)
+		sub, queue, seq, err = keyspace.DecodePriorityKey(priorityKey)
+		require.NoError(t, err)
+		require.Equal(t, keyspace.Ref{Sub: r.Sub, Queue: r.Queue}, keyspace.Ref{Sub: sub, Queue: queue})
+		require.Equal(t, when, seq)
+		require.False(t, keyspace.IsTurnKey(priorityKey))
+		turnKey := keyspace.AppendTurnKey(nil, r.Sub)
+		sub, err = keyspace.DecodeTurnKey(turnKey)
+		require.NoError(t, err)
+		require.Equal(t, r.Sub, sub)
+		require.True(t, keyspace.IsTurnKey(turnKey))
+		turn := keyspace.Turn{Pops: rapid.Uint32().Draw(t, "pops"), Queue: r.Queue}
+		gotTurn, err := keyspace.DecodeTurn(keyspace.AppendTurn(nil, turn))
+		require.NoError(t, err)
+		require.Equal(t, turn, gotTurn)
 		q := keyspace.Queue{Topic: r.Topic, Queue: r.Queue}
 		gotQ, offset, err := keyspace.DecodeEntryKey(keyspace.AppendEntryKey(nil, q, r.Offset))
 		require.NoError(t, err)
@@ -122,6 +137,8 @@ func TestKeyOrderIsNumericOrder(t *testing.T) {
 		if x != y {
 			require.Equal(t, x < y, bytes.Compare(keyspace.AppendDueKey(nil, x, a), keyspace.AppendDueKey(nil, y, b)) < 0)
 			require.Equal(t, x < y, bytes.Compare(keyspace.AppendReadyKey(nil, a.Sub, x), keyspace.AppendReadyKey(nil, a.Sub, y)) < 0)
+			require.Equal(t, a.Queue < b.Queue || a.Queue == b.Queue && x < y,
+				bytes.Compare(keyspace.AppendPriorityKey(nil, a.Sub, a.Queue, x), keyspace.AppendPriorityKey(nil, a.Sub, b.Queue, y)) < 0)
 		}
 	})
 }
@@ -160,6 +177,8 @@ func FuzzDescribe(f *testing.F) {
 	f.Add(keyspace.BeginKey(), keyspace.AppendBegin(nil, keyspace.Begin{Pos: 1, Index: 2}))
 	f.Add(keyspace.AppendProgressKey(nil, r.Sub, 1), keyspace.AppendOffset(nil, 2))
 	f.Add(keyspace.AppendUnstartedKey(nil, r.Sub), []byte{})
+	f.Add(keyspace.AppendTurnKey(nil, r.Sub), keyspace.AppendTurn(nil, keyspace.Turn{Pops: 1, Queue: 2}))
+	f.Add(keyspace.AppendPriorityKey(nil, r.Sub, 3, 1), keyspace.AppendOffset(nil, 2))
 	f.Fuzz(func(_ *testing.T, key, val []byte) {
 		_, _, _ = keyspace.Describe(key, val)
 		_ = keyspace.KindOf(key)

@@ -32,6 +32,8 @@ const (
 	KindPendingAt Kind = prefixPendingAt
 	KindHeld      Kind = prefixHeld
 	KindRepeat    Kind = prefixRepeat
+
+	KindPriority Kind = prefixPriority
 )
 
 // KindOf returns the kind of a key, which may be one that nobody has defined.

@@ -215,12 +215,13 @@ func DecodeOffset(b []byte) (mq.QueueOffset, error) {
 }
 
 // DeliveryPrefixes returns the prefixes of everything that s has under delivery, for
-// deleting it by range: lease records, redeliveries and used-up messages.
+// deleting it by range: lease records, redeliveries, by priority too, and used-up messages.
 func DeliveryPrefixes(s Sub) [][]byte {
 	return [][]byte{
 		appendSub(append([]byte(nil), prefixLease), s),
 		appendSub(append([]byte(nil), prefixReady), s),
 		appendSub(append([]byte(nil), prefixUsedUp), s),
+		AppendPriorityPrefix(nil, s),
 	}
 }
 

@@ -20,6 +20,12 @@ type sub struct {
 	// noProgress until it receives.
 	unstarted bool
 
+	// turn is there when the group receives by priority: then its redeliveries are
+	// ordered by queue, too, and there are none of a queue below the sequence in
+	// firstReady, where it is known; missing is 0.
+	turn       *keyspace.Turn
+	firstReady []uint64
+
 	leased, ready, usedUp int64
 	leasedIn, readyIn     []int32               // leased and ready by queue; missing is 0
 	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any

@@ -69,7 +69,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		m.due.remove(l.When)
 		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
 	case keyspace.Ready:
-		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
+		return m.delReady(s, ref, l.When)
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 	}
@@ -85,8 +85,11 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		m.due.add(l.When)
 		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
 	case keyspace.Ready:
+		if err := m.putByPriority(s, ref, l.When); err != nil {
+			return err
+		}
 		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, l.When)
-		m.val = keyspace.AppendReady(m.val, ref.Queue, ref.Offset)
+		m.val = keyspace.AppendReady(m.val[:0], ref.Queue, ref.Offset)
 		s.readyLast = l.When
 		m.Effects.ready(ref.Sub)
 	case keyspace.UsedUp:

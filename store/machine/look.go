@@ -97,8 +97,9 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 
 // lookReady looks for a redelivery that the pop could deliver.
 func (m *Machine) lookReady(p *pop, look *Look) error {
+	first := max(look.After+1, p.s.readyLow)
 	it, err := m.db.NewIter(&pebble.IterOptions{
-		LowerBound: keyspace.AppendReadyKey(nil, p.s.id, max(look.After+1, p.s.readyLow)),
+		LowerBound: keyspace.AppendReadyKey(nil, p.s.id, first),
 		UpperBound: keyspace.Next(keyspace.AppendReadyPrefix(nil, p.s.id)),
 	})
 	if err != nil {
@@ -118,6 +119,10 @@ func (m *Machine) lookReady(p *pop, look *Look) error {
 		if err != nil {
 			return err
 		}
+		if first == p.s.readyLow {
+			p.s.readyLow = seq // pops by priority leave it behind
+		}
+		first = 0
 		queue, offset, err := keyspace.DecodeReady(it.Value())
 		if err != nil {
 			return err

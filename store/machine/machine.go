@@ -277,7 +277,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadUnstarted(), m.loadPendings(), m.loadRepeats()); err != nil {
+	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()

@@ -29,6 +29,7 @@ type history struct {
 	now   int64
 	held  []held // receipts that clients have, good and stale
 	seen  int    // messages made, for their ids
+	plain int    // pops that are in any order, before others may come
 	// removed says that a topic or group was deleted.
 	removed bool
 }
@@ -40,6 +41,7 @@ type held struct {
 
 func newHistory(t *rapid.T) *history {
 	h := &history{t: t, fs: vfs.NewCrashableMem(), model: newModel(), now: 1_700_000_000 * int64(time.Second)}
+	h.plain = rapid.IntRange(0, 12).Draw(t, "plain pops")
 	h.open()
 	for id := mq.TopicID(1); id <= 2; id++ {
 		h.topic(id, int32(id))
@@ -156,7 +158,11 @@ func (h *history) send(*rapid.T) {
 }
 
 func (h *history) pop(*rapid.T) {
-	c := command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
+	c := command.SelectPop{Order: command.AnyOrder}
+	if h.plain--; h.plain < 0 && rapid.IntRange(0, 3).Draw(h.t, "order") > 0 {
+		c.Order = command.PriorityOrder
+	}
+	c.InFlight = rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")
 	c.Pop = command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
@@ -180,10 +186,13 @@ func (h *history) pop(*rapid.T) {
 			c.After = look.After
 		}
 		var res machine.Result
-		if c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit") {
+		switch {
+		case c.Order != command.AnyOrder || rapid.Bool().Draw(h.t, "newest kind"):
+			res = h.apply(command.KindPopSelect, &c)
+		case c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit"):
 			res = h.apply(command.KindPop, &c.Pop)
-		} else {
-			res = h.apply(command.KindPopLimited, &c)
+		default:
+			res = h.apply(command.KindPopLimited, &c.LimitedPop)
 		}
 		want, ok := h.model.pop(c, uint64(len(h.log)))
 		if !ok {
@@ -203,7 +212,7 @@ func (h *history) pop(*rapid.T) {
 		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
 		require.NoError(h.t, h.m.Commit())
 		c.After = 0
-		look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
+		look, err := h.m.Look(&c)
 		require.NoError(h.t, err)
 		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
 		if !res.More {
@@ -215,9 +224,9 @@ func (h *history) pop(*rapid.T) {
 
 // lookFirst looks before a pop, and proves on a copy of the model that what the
 // look leaves out comes to nothing.
-func (h *history) lookFirst(c command.LimitedPop) machine.Look {
+func (h *history) lookFirst(c command.SelectPop) machine.Look {
 	require.NoError(h.t, h.m.Commit())
-	look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
+	look, err := h.m.Look(&c)
 	require.NoError(h.t, err)
 	require.GreaterOrEqual(h.t, look.After, c.After)
 	require.False(h.t, h.model.skipped(c, look.After) && !look.Full, "the look went past a redelivery for the pop")
@@ -484,6 +493,7 @@ func (h *history) check(*rapid.T) {
 	}
 	require.Equal(h.t, h.model.usedUp(), used)
 	h.checkKnown()
+	h.checkPriority()
 }
 
 // checkQueues compares the ends of the queues, and which entries there are.
@@ -532,9 +542,10 @@ func (h *history) drain() {
 				if h.model.topics[topic] == nil {
 					continue
 				}
-				c := command.Pop{Time: h.tick(), Topic: topic, Group: g, Max: 1000, Invisible: 1, Scan: 100_000}
-				h.apply(command.KindPop, &c)
-				h.model.pop(command.LimitedPop{Pop: c}, uint64(len(h.log)))
+				c := command.SelectPop{Order: command.Order(round % 2 * int(command.PriorityOrder))}
+				c.Pop = command.Pop{Time: h.tick(), Topic: topic, Group: g, Max: 1000, Invisible: 1, Scan: 100_000}
+				h.apply(command.KindPopSelect, &c)
+				h.model.pop(c, uint64(len(h.log)))
 			}
 			for _, b := range h.model.backlogs(g) {
 				left += b.Ready + b.InFlight

@@ -39,6 +39,8 @@ type modelSub struct {
 	// unstarted: it was made by an offset that was set, and no pop came since.
 	unstarted bool
 	leases    map[keyspace.Ref]*keyspace.Lease
+	// turn is there once it has received by priority.
+	turn *keyspace.Turn
 }
 
 func newModel() *model {
@@ -279,91 +281,136 @@ func (s *modelSub) leased(queue mq.QueueID) (n int32) {
 	return n
 }
 
-func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) {
+// A modelPopping is a pop on its way.
+type modelPopping struct {
+	command.SelectPop
+	m      *model
+	g      *command.Group
+	s      *modelSub
+	queues [][]modelMessage
+	// ready are the redeliveries that there were when it began, oldest first.
+	ready []keyspace.Ref
+	scan  int32
+	bytes int
+	res   modelPop
+}
+
+func (m *model) pop(c command.SelectPop, index uint64) (res modelPop, ok bool) {
 	g, queues := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || queues == nil {
 		return modelPop{}, false
 	}
 	s := m.sub(g, c.Topic)
-	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
-	wants := func(tag string) bool { return len(c.Tags) == 0 || slices.Contains(c.Tags, tag) }
-	bytes := 0
-	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
-		l.Attempt++
-		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), modelVisibleAt(c.Time, c.Invisible)
-		l.Nacked = false
-		s.leases[ref] = l
-		bytes += queues[ref.Queue][ref.Offset].size
-		res.popped = append(res.popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
+	p := &modelPopping{SelectPop: c, m: m, g: g, s: s, queues: queues, ready: s.in(keyspace.Ready), scan: c.Scan}
+	if c.Order == command.PriorityOrder {
+		p.byPriority()
+		return p.res, true
 	}
-	full := func() bool { return len(res.popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
-	atLimit := func(queue mq.QueueID) bool { return c.InFlight > 0 && s.leased(queue) >= c.InFlight }
-	scan := c.Scan
-	for _, ref := range s.in(keyspace.Ready) {
-		l := s.leases[ref]
-		if l.When <= c.After {
-			continue
-		}
-		if full() {
-			break
-		}
-		if scan <= 0 {
-			res.more = true
-			break
-		}
-		scan--
-		switch {
-		case res.full && atLimit(ref.Queue):
-		case l.Attempt >= g.MaxAttempts:
-			l.State, l.When = keyspace.UsedUp, 0
-		case int(ref.Offset) < m.begin(c.Topic, int(ref.Queue)).kept:
-			delete(s.leases, ref) // lost
-		case !wants(queues[ref.Queue][ref.Offset].tag):
-		case atLimit(ref.Queue):
-			res.full = true
-		default:
-			deliver(ref, l)
-		}
-	}
-	if full() {
-		return res, true
-	}
+	p.bySequence()
 	for i := range queues {
-		q := (int(modelTurn(index)%uint64(len(queues))) + i) % len(queues)
-		s.progress[q] = max(s.progress[q], m.begin(c.Topic, q).min)
-		if s.progress[q] >= len(queues[q]) {
-			continue
-		}
-		if scan > 0 && len(c.Tags) == 0 && atLimit(mq.QueueID(q)) {
-			res.full = true
-			continue
-		}
-		for ; s.progress[q] < len(queues[q]) && !full(); s.progress[q]++ {
-			if scan <= 0 {
-				res.more = true
-				return res, true
-			}
-			scan--
-			if !wants(queues[q][s.progress[q]].tag) {
-				continue
-			}
-			if atLimit(mq.QueueID(q)) {
-				res.full = true
-				break
-			}
-			ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
-			deliver(ref, &keyspace.Lease{First: c.Time})
-		}
-		if full() {
+		if p.full() || p.newOf((int(modelTurn(index)%uint64(len(queues)))+i)%len(queues)) {
 			break
 		}
 	}
-	return res, true
+	return p.res, true
+}
+
+func (p *modelPopping) wants(tag string) bool {
+	return len(p.Tags) == 0 || slices.Contains(p.Tags, tag)
+}
+
+func (p *modelPopping) deliver(ref keyspace.Ref, l *keyspace.Lease) {
+	msg := p.queues[ref.Queue][ref.Offset]
+	l.Attempt++
+	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), modelVisibleAt(p.Time, p.Invisible)
+	l.Nacked = false
+	p.s.leases[ref] = l
+	p.bytes += msg.size
+	p.res.popped = append(p.res.popped, modelPopped{msg.id, ref.Queue, ref.Offset, l.Attempt})
+}
+
+func (p *modelPopping) full() bool {
+	return len(p.res.popped) >= int(p.Max) || p.Bytes > 0 && p.bytes >= int(p.Bytes)
+}
+
+func (p *modelPopping) atLimit(queue mq.QueueID) bool {
+	return p.InFlight > 0 && p.s.leased(queue) >= p.InFlight
+}
+
+// bySequence delivers again what became ready first.
+func (p *modelPopping) bySequence() {
+	for _, ref := range p.ready {
+		if l := p.s.leases[ref]; l != nil && l.State == keyspace.Ready && l.When <= p.After {
+			continue
+		}
+		if p.full() {
+			return
+		}
+		if p.scan <= 0 {
+			p.res.more = true
+			return
+		}
+		p.scan--
+		p.redeliver(ref)
+	}
+}
+
+// redeliver reports whether the message is no longer ready.
+func (p *modelPopping) redeliver(ref keyspace.Ref) bool {
+	l := p.s.leases[ref]
+	switch {
+	case p.res.full && p.atLimit(ref.Queue):
+		return false
+	case l == nil || l.State != keyspace.Ready:
+	case l.Attempt >= p.g.MaxAttempts:
+		l.State, l.When = keyspace.UsedUp, 0
+	case int(ref.Offset) < p.m.begin(p.Topic, int(ref.Queue)).kept:
+		delete(p.s.leases, ref) // lost
+	case !p.wants(p.queues[ref.Queue][ref.Offset].tag):
+		return false
+	case p.atLimit(ref.Queue):
+		p.res.full = true
+		return false
+	default:
+		p.deliver(ref, l)
+	}
+	return true
+}
+
+// newOf delivers messages of a queue for the first time, and reports whether the pop is at
+// its end.
+func (p *modelPopping) newOf(q int) bool {
+	s, queue := p.s, mq.QueueID(q)
+	s.progress[q] = max(s.progress[q], p.m.begin(p.Topic, q).min)
+	if s.progress[q] >= len(p.queues[q]) {
+		return false
+	}
+	if p.scan > 0 && len(p.Tags) == 0 && p.atLimit(queue) {
+		p.res.full = true
+		return false
+	}
+	for ; s.progress[q] < len(p.queues[q]) && !p.full(); s.progress[q]++ {
+		if p.scan <= 0 {
+			p.res.more = true
+			return true
+		}
+		p.scan--
+		if !p.wants(p.queues[q][s.progress[q]].tag) {
+			continue
+		}
+		if p.atLimit(queue) {
+			p.res.full = true
+			break
+		}
+		ref := keyspace.Ref{Sub: keyspace.Sub{Group: p.Group, Topic: p.Topic}, Queue: queue, Offset: mq.QueueOffset(s.progress[q])}
+		p.deliver(ref, &keyspace.Lease{First: p.Time})
+	}
+	return p.full()
 }
 
 // skipped says whether a pop that begins behind the redelivery `after` leaves out
 // one behind its own After that is for it, or that is used up.
-func (m *model) skipped(c command.LimitedPop, after uint64) bool {
+func (m *model) skipped(c command.SelectPop, after uint64) bool {
 	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
 	if s == nil {
 		return false
@@ -378,7 +425,7 @@ func (m *model) skipped(c command.LimitedPop, after uint64) bool {
 }
 
 // state is everything of a sub, for comparison.
-func (m *model) state(c command.LimitedPop) string {
+func (m *model) state(c command.SelectPop) string {
 	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
 	if s == nil {
 		return "none"

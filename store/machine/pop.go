@@ -104,19 +104,30 @@ func (m *Machine) pop(rec Record, c command.SelectPop, res *Result) error {
 	}
 	p := &pop{SelectPop: c, g: g, t: t, s: s, res: res}
 	res.After = c.After
-	if s.ready > 0 {
-		if err := m.popReady(p); err != nil {
-			return err
-		}
+	if c.Order == command.PriorityOrder {
+		err = m.popByPriority(p)
+	} else {
+		err = m.popInTurn(p, mix(rec.Index))
 	}
-	if !p.full() {
-		if err := m.popNew(p, mix(rec.Index)); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	res.Full, res.Left = p.heldUp, p.full() && p.left()
 	s.heldUp = s.heldUp || p.heldUp
 	return nil
+}
+
+// popInTurn delivers redeliveries first, then new messages.
+func (m *Machine) popInTurn(p *pop, turn uint64) error {
+	if p.s.ready > 0 {
+		if err := m.popReady(p); err != nil {
+			return err
+		}
+	}
+	if p.full() {
+		return nil
+	}
+	return m.popNew(p, turn)
 }
 
 // popReady delivers messages again, in the order in which they became ready.
@@ -174,8 +185,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		return false, err
 	}
 	if !found || l.State != keyspace.Ready || l.When != seq {
-		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, seq)
-		return true, m.del(m.key)
+		return true, m.delReady(p.s, ref, seq)
 	}
 	if l.Attempt >= p.g.MaxAttempts { // the limit was lowered meanwhile
 		return true, m.end(p.s, ref, l, p.g.MaxAttempts)
@@ -240,43 +250,48 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 	n := len(p.t.queues)
 	for i := range n {
 		queue := mq.QueueID((turn%uint64(n) + uint64(i)) % uint64(n))
-		q := p.t.queues[queue]
-		start := max(p.s.progress[queue], q.min)
-		if start >= q.next {
-			continue
-		}
-		if p.Scan <= 0 {
-			p.res.More = true
-			return nil
-		}
-		if p.everything() && p.atLimit(queue) {
-			p.heldUp = true
-			continue
-		}
-		if it == nil {
-			var err error
-			it, err = m.db.NewIter(&pebble.IterOptions{
-				LowerBound: keyspace.AppendTopicEntriesPrefix(nil, p.t.ID),
-				UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, p.t.ID)),
-			})
-			if err != nil {
-				return err
-			}
-		}
-		next, err := m.popQueue(p, it, queue, start, q.next)
-		if err != nil {
+		if done, err := m.popNewOf(p, &it, queue); done || err != nil {
 			return err
-		}
-		if next != start {
-			if err := m.setProgress(p.s, queue, next); err != nil {
-				return err
-			}
-		}
-		if p.full() {
-			return nil
 		}
 	}
 	return nil
+}
+
+// popNewOf delivers messages of one queue for the first time, and reports whether the
+// pop is at its end. It makes the iterator when it needs one.
+func (m *Machine) popNewOf(p *pop, it **pebble.Iterator, queue mq.QueueID) (done bool, err error) {
+	q := p.t.queues[queue]
+	start := max(p.s.progress[queue], q.min)
+	if start >= q.next {
+		return false, nil
+	}
+	if p.Scan <= 0 {
+		p.res.More = true
+		return true, nil
+	}
+	if p.everything() && p.atLimit(queue) {
+		p.heldUp = true
+		return false, nil
+	}
+	if *it == nil {
+		*it, err = m.db.NewIter(&pebble.IterOptions{
+			LowerBound: keyspace.AppendTopicEntriesPrefix(nil, p.t.ID),
+			UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, p.t.ID)),
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	next, err := m.popQueue(p, *it, queue, start, q.next)
+	if err != nil {
+		return false, err
+	}
+	if next != start {
+		if err := m.setProgress(p.s, queue, next); err != nil {
+			return false, err
+		}
+	}
+	return p.full(), nil
 }
 
 // popQueue delivers from start to before end and returns the new progress. A queue

@@ -237,6 +237,10 @@ func (m *Machine) dropSubs(match func(keyspace.Sub) bool) error {
 		if err := m.del(m.key); err != nil {
 			return err
 		}
+		m.key = keyspace.AppendTurnKey(m.key[:0], id)
+		if err := m.del(m.key); err != nil {
+			return err
+		}
 		m.removeSub(id)
 	}
 	m.forgetLeases(match)

@@ -42,7 +42,8 @@ type haul struct {
 }
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
-// new messages, from any queue. It returns none when r.Wait passes or the shard
+// new messages, from any queue; of a PRIORITY topic what is in the queue with the highest
+// id first, unless the group is FIFO. It returns none when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
 //
@@ -198,15 +199,18 @@ func waited(r mq.Receive, from time.Time) {
 // pop asks the machine for messages until it has some, has looked at all, or the
 // time is over.
 func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, error) {
-	kind := command.KindPop
-	if r.InFlight > 0 {
+	kind, order := command.KindPop, command.AnyOrder
+	switch {
+	case r.Topic.Type == mq.TopicPriority && !r.Group.FIFO:
+		kind, order = command.KindPopSelect, command.PriorityOrder
+	case r.InFlight > 0:
 		kind = command.KindPopLimited
 	}
 	after, full := uint64(0), false
 	for {
 		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
-		req.pop.InFlight = int32(r.InFlight)
+		req.pop.InFlight, req.pop.Order = int32(r.InFlight), order
 		req.pop.LimitedPop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
