@@ -236,7 +236,9 @@ func TestTopicsThatAreRefused(t *testing.T) {
 		_, err := s.CreateTopic(ctx, c.req)
 		requireCode(t, c.code, err, c.text)
 	}
-	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a"})
+	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "urgent", Type: adminpb.TopicType_TOPIC_TYPE_PRIORITY})
+	require.NoError(t, err)
+	_, err = s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "a"})
 	require.NoError(t, err)
 	bad, none := adminpb.Permission(9), adminpb.Permission_PERMISSION_UNSPECIFIED
 	queues := int32(-1)

@@ -264,3 +264,50 @@ func TestRedrivesThatAreRefused(t *testing.T) {
 	requireCode(t, codes.InvalidArgument, err, "namespace")
 	require.Empty(t, f.router.ListGroups(t.Context(), router.Selection{AllNamespaces: true, SystemGroups: true})[1:], "nothing was created")
 }
+
+func TestDeadLettersOfAPriorityTopicGoBackToTheirPriority(t *testing.T) {
+	f := newFixtureOn(t, shards[:1])
+	topic, _, err := f.router.CreateTopic(t.Context(), router.TopicSpec{Resource: mq.Resource{Name: "urgent"}, Type: mq.TopicPriority, Queues: 4})
+	require.NoError(t, err)
+	g := f.group(t, "g")
+	die := func(id string, priority *int32) {
+		system, err := proto.Marshal(&rmqpb.SystemProperties{MessageId: id, MessageType: rmqpb.MessageType_PRIORITY, Priority: priority})
+		require.NoError(t, err)
+		_, err = f.store.Append(t.Context(), shards[0], topic, 3, []*mq.Message{{ID: id, Type: mq.Priority, System: system, Body: []byte("x")}})
+		require.NoError(t, err)
+		for _, d := range f.take(t, topic, g) {
+			require.NoError(t, f.store.DeadLetter(t.Context(), d.Lease))
+		}
+	}
+	for i, p := range []int32{0, 9, 2, 0} {
+		die(fmt.Sprint(i), &p)
+	}
+	die("none", nil) // from a time when the topic was of another type
+	resp := f.redrive(t, "g", 0)
+	require.EqualValues(t, 4, resp.GetRedriven())
+	require.Len(t, resp.GetUnmoved(), 1)
+	require.Contains(t, resp.GetUnmoved()[0].GetReason(), "the dead letter has no priority")
+
+	back := f.take(t, topic, g)
+	require.Equal(t, []string{"1", "2", "0", "3"}, ids(back))
+	for i, want := range []int32{9, 2, 0, 0} {
+		var system rmqpb.SystemProperties
+		require.NoError(t, proto.Unmarshal(back[i].System, &system))
+		require.Equal(t, want, system.GetPriority())
+		require.Equal(t, rmqpb.MessageType_PRIORITY, system.GetMessageType())
+		require.Equal(t, mq.Priority, back[i].Type)
+		require.EqualValues(t, min(want, 3), back[i].Lease.Queue)
+	}
+
+	// The topic is of another type when they go back the next time.
+	require.NoError(t, f.store.DeadLetter(t.Context(), back[0].Lease))
+	_, err = f.router.UpdateTopic(t.Context(), topic.Resource, router.TopicUpdate{Type: new(mq.TopicNormal)})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, f.redrive(t, "g", 0).GetRedriven())
+	for _, d := range f.take(t, topic, g) {
+		var system rmqpb.SystemProperties
+		require.NoError(t, proto.Unmarshal(d.System, &system))
+		require.Nil(t, system.Priority)
+		require.Equal(t, mq.Normal, d.Type)
+	}
+}

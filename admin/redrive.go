@@ -119,9 +119,11 @@ func (r *redrive) runOn(ctx context.Context, shard string, limit int, end time.T
 	return nil
 }
 
-// A bundle is dead letters on their way back to one topic.
+// A bundle is dead letters on their way back to one topic, and of a PRIORITY topic to one
+// queue.
 type bundle struct {
 	topic  *mq.Topic
+	queue  mq.QueueID // of a PRIORITY topic, else 0
 	msgs   []*mq.Message
 	leases []mq.Lease
 	bytes  int
@@ -137,7 +139,7 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 			r.giveBack(b.leases)
 			continue
 		}
-		shard, queue := r.server.nextQueue(b.topic)
+		shard, queue := r.server.place(b)
 		// What was sent a moment ago and has failed since is no repeat.
 		anew := *b.topic
 		anew.Dedup = 0
@@ -170,9 +172,14 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 // bundle puts together what goes to the same topic, in order.
 func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	var all []*bundle
-	open := map[mq.TopicID]*bundle{}
+	type place struct {
+		topic mq.TopicID
+		queue mq.QueueID
+	}
+	open := map[place]*bundle{}
 	for i := range taken {
-		name, msg, err := revive(&taken[i].Message)
+		dead := &taken[i].Message
+		name, system, err := originOf(dead)
 		if err != nil {
 			r.hold(taken[i].Lease, "", err.Error())
 			continue
@@ -182,10 +189,16 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 			r.hold(taken[i].Lease, name, to.reason)
 			continue
 		}
-		b := open[to.topic.ID]
+		msg, queue, err := revive(dead, system, to.topic)
+		if err != nil {
+			r.hold(taken[i].Lease, name, err.Error())
+			continue
+		}
+		at := place{to.topic.ID, queue}
+		b := open[at]
 		if b == nil || b.bytes+msg.Size() > redriveBytes {
-			b = &bundle{topic: to.topic}
-			open[to.topic.ID] = b
+			b = &bundle{topic: to.topic, queue: queue}
+			open[at] = b
 			all = append(all, b)
 		}
 		b.msgs, b.leases, b.bytes = append(b.msgs, msg), append(b.leases, taken[i].Lease), b.bytes+msg.Size()
@@ -193,12 +206,11 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	return all
 }
 
-// revive returns the message that a dead letter was, and the name of its topic.
-// Its properties go on to tell of its death. It has no message group: the dead
-// letter has none either.
-func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
-	var system rmqpb.SystemProperties
-	if err := proto.Unmarshal(dead.System, &system); err != nil {
+// originOf returns the name of the topic that a dead letter came from, and its system
+// properties without that.
+func originOf(dead *mq.Message) (topic string, system *rmqpb.SystemProperties, err error) {
+	system = &rmqpb.SystemProperties{}
+	if err := proto.Unmarshal(dead.System, system); err != nil {
 		return "", nil, errors.New("system properties cannot be read")
 	}
 	topic = system.GetDeadLetterQueue().GetTopic()
@@ -206,11 +218,27 @@ func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
 		return "", nil, errors.New("does not say which topic it came from")
 	}
 	system.DeadLetterQueue = nil
+	return topic, system, nil
+}
+
+// revive returns the message that a dead letter was, as the topic takes it now, and the
+// queue in which its priority belongs, if it has one. Its properties go on to tell of its
+// death. It has no message group: the dead letter has none either.
+func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic *mq.Topic) (msg *mq.Message, queue mq.QueueID, err error) {
 	alive := *dead
-	if alive.System, err = proto.Marshal(&system); err != nil {
-		return "", nil, errors.New("system properties cannot be written")
+	switch {
+	case topic.Type != mq.TopicPriority:
+		system.Priority = nil // from a time when the topic was of another type
+	case system.Priority == nil || system.GetPriority() < 0:
+		return nil, 0, errors.New("the topic takes only PRIORITY messages, and the dead letter has no priority")
+	default:
+		alive.Type, system.MessageType = mq.Priority, rmqpb.MessageType_PRIORITY
+		queue = topic.PriorityQueue(system.GetPriority())
 	}
-	return topic, &alive, nil
+	if alive.System, err = proto.Marshal(system); err != nil {
+		return nil, 0, errors.New("system properties cannot be written")
+	}
+	return &alive, queue, nil
 }
 
 // origin looks a topic up, once in a call. Dead letters name it without its
@@ -226,7 +254,7 @@ func (r *redrive) origin(ctx context.Context, name string) origin {
 		o.reason = err.Error()
 	case !t.Permission.CanWrite():
 		o.reason = "the topic's permission does not allow sending"
-	case !t.Type.Accepts(mq.Normal):
+	case t.Type != mq.TopicPriority && !t.Type.Accepts(mq.Normal):
 		o.reason = fmt.Sprintf("the topic takes only %s messages, and a dead letter is a NORMAL one", t.Type)
 	default:
 		o.topic = t
@@ -261,6 +289,18 @@ func (r *redrive) unmovedProto() []*adminpb.UnmovedDeadLetters {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
 	})
 	return list
+}
+
+// place returns where the messages of the bundle go. An answer that names no shard is
+// refused by the store.
+func (s *Server) place(b *bundle) (shard string, queue mq.QueueID) {
+	if b.topic.Type != mq.TopicPriority {
+		return s.nextQueue(b.topic)
+	}
+	if has := b.topic.ShardsWith(b.queue); len(has) > 0 {
+		shard = has[s.turn.Add(1)%uint64(len(has))]
+	}
+	return shard, b.queue
 }
 
 // nextQueue returns the writable queue of t whose turn it is.

@@ -158,6 +158,28 @@ func (t *Topic) On(shard string) (ShardQueues, error) {
 	return ShardQueues{}, fmt.Errorf("topic %s on shard %q: %w", t.Resource, shard, ErrQueueNotFound)
 }
 
+// PriorityQueue returns the queue of a PRIORITY topic in which messages of a priority
+// belong: that of the same number, or the last one that is writable on any shard. The
+// priority is not negative.
+func (t *Topic) PriorityQueue(priority int32) QueueID {
+	last := int32(0)
+	for _, s := range t.Shards {
+		last = max(last, s.Write-1)
+	}
+	return QueueID(min(priority, last))
+}
+
+// ShardsWith returns the shards on which the queue is writable, in order.
+func (t *Topic) ShardsWith(queue QueueID) []string {
+	var names []string
+	for _, s := range t.Shards {
+		if int32(queue) < s.Write {
+			names = append(names, s.Shard)
+		}
+	}
+	return names
+}
+
 // A QueueRange says which offsets a queue holds: Min to Next-1.
 type QueueRange struct {
 	Queue QueueID

@@ -67,12 +67,21 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 			return refuse(rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "%smessage_type %q: topic %q takes %s messages",
 				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
-		if t != mq.Normal {
-			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server takes NORMAL messages only",
+		if !built(t) {
+			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server does not take messages of this type yet",
 				position(i, len(msgs)), t)
 		}
 	}
 	return nil
+}
+
+// built reports whether this server keeps what the type promises.
+func built(t mq.MessageType) bool {
+	switch t {
+	case mq.Normal, mq.Priority:
+		return true
+	}
+	return false
 }
 
 func typeList(types []mq.MessageType) string {

@@ -54,7 +54,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 				sound := len(set) == 0 && !hasField || len(set) == 1 && set[0] == is
 				want := rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 				switch {
-				case sound && topic.Accepts(mq.MessageType(is)) && is == rmqpb.MessageType_NORMAL:
+				case sound && topic.Accepts(mq.MessageType(is)) && (is == rmqpb.MessageType_NORMAL || is == rmqpb.MessageType_PRIORITY):
 					want = rmqpb.Code_OK
 					stored++
 				case sound && topic.Accepts(mq.MessageType(is)):
@@ -69,7 +69,8 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
-	require.Equal(t, 4, stored) // NORMAL, declared or not, to a NORMAL and to a MIXED topic
+	// NORMAL, declared or not, to a NORMAL and to a MIXED topic; PRIORITY, likewise.
+	require.Equal(t, 6, stored)
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

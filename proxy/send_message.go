@@ -11,9 +11,11 @@ package proxy
 //
 // Behaviour: all or nothing. Every message is checked before any is stored. The
 // messages of a request go to one queue, contiguous and in their order; requests
-// take turns over the writable queues. Each gets an entry, in order, with its own
+// take turns over the writable queues. On a PRIORITY topic the queue is the priority, or
+// the last one that is writable, on any shard that has it; a
+// request whose messages belong in several queues is refused. Each gets an entry, in order, with its own
 // id and offset and the status of the request; transaction_id is the message id,
-// as SDKs expect of every message. Only NORMAL messages are built. A message that was
+// as SDKs expect of every message. NORMAL and PRIORITY messages are built. A message that was
 // sent before inside the topic's dedup window, by id and content, is not stored again: it
 // gets the first answer.
 //
@@ -70,7 +72,7 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Append
 	if err != nil {
 		return nil, err
 	}
-	shard, queue, err := s.rotation.next(topic)
+	shard, queue, err := s.place(topic, msgs)
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,7 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 		`perigee topic purge takes NAME, got 0`:           {"topic", "purge", "--yes"},
 		`invalid argument "7d" for "--retention" flag`:    {"topic", "create", "a", "--retention", "7d"},
 		`perigee dlq redrive takes GROUP, got 0`:          {"dlq", "redrive"},
+		`priority -1: must not be negative`:               {"send", "a", "x", "--priority=-1"},
 		`max -1: must not be negative`:                    {"dlq", "redrive", "g", "--max=-1"},
 		`unknown command "peek" for "perigee dlq"`:        {"dlq", "peek"},
 		`nothing to change; see perigee group update`:     {"group", "update", "a"},

@@ -24,6 +24,7 @@ type sendFlags struct {
 	properties []string
 	group      string
 	delay      time.Duration
+	priority   int32
 }
 
 func (a *app) sendCommand() *cobra.Command {
@@ -57,6 +58,7 @@ func (a *app) sendCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&flags.properties, "property", nil, "`key=value` of a property; may be repeated")
 	cmd.Flags().StringVar(&flags.group, "message-group", "", "`group` within which a FIFO topic keeps the order")
 	cmd.Flags().DurationVar(&flags.delay, "delay", 0, "`time` until the message is visible, on a DELAY topic")
+	cmd.Flags().Int32Var(&flags.priority, "priority", 0, "`number` from 0 up, on a PRIORITY topic: the higher, the sooner")
 	return a.addEndpoint(cmd)
 }
 
@@ -115,6 +117,13 @@ func (f *sendFlags) message(cmd *cobra.Command, body []byte) (*rmqpb.Message, er
 	if f.group != "" {
 		system.MessageType = rmqpb.MessageType_FIFO
 		system.MessageGroup = &f.group
+	}
+	if cmd.Flags().Changed("priority") {
+		if f.priority < 0 {
+			return nil, usagef("priority %d: must not be negative", f.priority)
+		}
+		system.MessageType = rmqpb.MessageType_PRIORITY
+		system.Priority = &f.priority
 	}
 	return &rmqpb.Message{UserProperties: properties, SystemProperties: system, Body: bytes.Clone(body)}, nil
 }
