@@ -11,13 +11,13 @@ package proxy
 //
 // Behaviour: all or nothing. Every message is checked before any is stored. The
 // messages of a request go to one queue, contiguous and in their order; requests
-// take turns over the writable queues. On a PRIORITY topic the queue is the priority, or
-// the last one that is writable, on any shard that has it; a
-// request whose messages belong in several queues is refused. Each gets an entry, in order, with its own
-// id and offset and the status of the request; transaction_id is the message id,
-// as SDKs expect of every message. NORMAL and PRIORITY messages are built. A message that was
-// sent before inside the topic's dedup window, by id and content, is not stored again: it
-// gets the first answer.
+// take turns over the writable queues. On a PRIORITY topic the queue is the
+// priority, or the last one that is writable, on any shard that has it; a request
+// whose messages belong in several queues is refused. Each gets an entry, in
+// order, with its own id and offset and the status of the request; transaction_id
+// is the message id, as SDKs expect of every message. Only NORMAL and PRIORITY
+// messages are built. A message that was sent before inside the topic's dedup
+// window, by id and content, is not stored again: it gets the first answer.
 //
 // A refusal has a status and no entries. Upstream does the same, so every SDK
 // reads it: they look at the status before they look for an entry.
