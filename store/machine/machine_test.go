@@ -236,7 +236,10 @@ func (h *history) lookFirst(c command.SelectPop) machine.Look {
 	// The scan limit of a look is spent in another order.
 	before := h.model.state(c)
 	c.Scan = 1000
+	s := h.model.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
+	turn := s.turn
 	got, ok := h.model.pop(c, uint64(len(h.log))+1)
+	s.turn = turn // a look does not make it a group that receives by priority
 	require.True(h.t, ok)
 	require.Empty(h.t, got.popped, "the look saw nothing")
 	require.Equal(h.t, got.full, look.Full)
