@@ -151,7 +151,7 @@ var specimens = map[string]specimen{
 	}},
 	"UpdateOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
 		at := s.stored(t)
-		return &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue, Offset: at.offset + 1}
+		return &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue, Offset: at.offset}
 	}},
 	"GetOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
 		at := s.stored(t)
