@@ -133,6 +133,7 @@ type Server struct {
 	renewals  *renewals
 	tracing   *tracing // nil: off
 	rotation  rotation
+	unordered unordered
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
@@ -155,6 +156,7 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.unordered.logger = opts.Logger
 	s.budget = newBudget(opts.DeliveryMemory)
 	if opts.Tracer != nil {
 		s.tracing = &tracing{tracer: opts.Tracer}
