@@ -230,7 +230,6 @@ func TestTopicsThatAreRefused(t *testing.T) {
 		{&adminpb.CreateTopicRequest{Name: "a", Queues: mq.MaxQueues + 1}, codes.InvalidArgument, "queues"},
 		{&adminpb.CreateTopicRequest{Name: "a", Permission: 9}, codes.InvalidArgument, "permission"},
 		{&adminpb.CreateTopicRequest{Name: "a", Type: 9}, codes.InvalidArgument, "type"},
-		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_FIFO}, codes.Unimplemented, "FIFO topics are not supported yet"},
 		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_MIXED}, codes.Unimplemented, "MIXED topics are not supported yet"},
 	} {
 		_, err := s.CreateTopic(ctx, c.req)
@@ -352,7 +351,6 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		text string
 	}{
 		{&adminpb.CreateGroupRequest{}, codes.InvalidArgument, "group"},
-		{&adminpb.CreateGroupRequest{Name: "g", Fifo: true}, codes.Unimplemented, "FIFO groups are not supported yet"},
 		{retry(&adminpb.RetryPolicy{MaxAttempts: -1}), codes.InvalidArgument, "max_attempts"},
 		{retry(&adminpb.RetryPolicy{MaxAttempts: 1001}), codes.InvalidArgument, "max-attempts"},
 		{retry(&adminpb.RetryPolicy{Customized: []*durationpb.Duration{sec, durationpb.New(-1)}}), codes.InvalidArgument, "customized[1]"},

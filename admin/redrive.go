@@ -119,9 +119,11 @@ func (r *redrive) runOn(ctx context.Context, shard string, limit int, end time.T
 	return nil
 }
 
-// A bundle is dead letters on their way back to one topic.
+// A bundle is dead letters on their way back to one queue.
 type bundle struct {
 	topic  *mq.Topic
+	shard  string
+	queue  mq.QueueID
 	msgs   []*mq.Message
 	leases []mq.Lease
 	bytes  int
@@ -137,11 +139,10 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 			r.giveBack(b.leases)
 			continue
 		}
-		shard, queue := r.server.nextQueue(b.topic)
 		// What was sent a moment ago and has failed since is no repeat.
 		anew := *b.topic
 		anew.Dedup = 0
-		_, err := r.server.store.Append(ctx, shard, &anew, queue, b.msgs)
+		_, err := r.server.store.Append(ctx, b.shard, &anew, b.queue, b.msgs)
 		switch {
 		case err == nil:
 			done = append(done, b.leases...)
@@ -167,10 +168,17 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 	return failed
 }
 
-// bundle puts together what goes to the same topic, in order.
+// bundle puts together what goes to the same queue, in order: messages of a message group
+// to the queue of that, the others of a topic to the queue whose turn it is.
 func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	var all []*bundle
-	open := map[mq.TopicID]*bundle{}
+	type place struct {
+		topic mq.TopicID
+		shard string
+		queue mq.QueueID
+	}
+	open := map[place]*bundle{}
+	turns := map[mq.TopicID]place{}
 	for i := range taken {
 		name, msg, err := revive(&taken[i].Message)
 		if err != nil {
@@ -178,14 +186,26 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 			continue
 		}
 		to := r.origin(ctx, name)
+		if to.topic != nil && !to.topic.Type.Accepts(msg.Type) {
+			to = origin{reason: fmt.Sprintf("the topic takes only %s messages, and the dead letter was a %s one", to.topic.Type, msg.Type)}
+		}
 		if to.topic == nil {
 			r.hold(taken[i].Lease, name, to.reason)
 			continue
 		}
-		b := open[to.topic.ID]
+		at, ok := turns[to.topic.ID]
+		if msg.Group != "" {
+			at = place{topic: to.topic.ID}
+			at.shard, at.queue, _ = to.topic.QueueOf(msg.Group)
+		} else if !ok {
+			at = place{topic: to.topic.ID}
+			at.shard, at.queue = r.server.nextQueue(to.topic)
+			turns[to.topic.ID] = at
+		}
+		b := open[at]
 		if b == nil || b.bytes+msg.Size() > redriveBytes {
-			b = &bundle{topic: to.topic}
-			open[to.topic.ID] = b
+			b = &bundle{topic: to.topic, shard: at.shard, queue: at.queue}
+			open[at] = b
 			all = append(all, b)
 		}
 		b.msgs, b.leases, b.bytes = append(b.msgs, msg), append(b.leases, taken[i].Lease), b.bytes+msg.Size()
@@ -194,8 +214,8 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 }
 
 // revive returns the message that a dead letter was, and the name of its topic.
-// Its properties go on to tell of its death. It has no message group: the dead
-// letter has none either.
+// Its properties go on to tell of its death. One with a message group is a FIFO message
+// again.
 func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
 	var system rmqpb.SystemProperties
 	if err := proto.Unmarshal(dead.System, &system); err != nil {
@@ -207,6 +227,10 @@ func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
 	}
 	system.DeadLetterQueue = nil
 	alive := *dead
+	if alive.Group != "" {
+		alive.Type = mq.FIFO
+		system.MessageType = rmqpb.MessageType_FIFO
+	}
 	if alive.System, err = proto.Marshal(&system); err != nil {
 		return "", nil, errors.New("system properties cannot be written")
 	}
@@ -226,8 +250,6 @@ func (r *redrive) origin(ctx context.Context, name string) origin {
 		o.reason = err.Error()
 	case !t.Permission.CanWrite():
 		o.reason = "the topic's permission does not allow sending"
-	case !t.Type.Accepts(mq.Normal):
-		o.reason = fmt.Sprintf("the topic takes only %s messages, and a dead letter is a NORMAL one", t.Type)
 	default:
 		o.topic = t
 	}

@@ -36,7 +36,7 @@ type measure struct {
 }
 
 // rowNames are the rows in their order.
-var rowNames = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync}
+var rowNames = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync, rowUnordered, rowGroups(1), rowGroups(100), rowGroups(100_000)}
 
 // The rows.
 const (
@@ -46,7 +46,14 @@ const (
 	rowAckBatch  = "ack 32"
 	rowAck       = "ack 1"
 	rowSync      = "send 1 KiB, sync, 16 producers"
+	rowUnordered = "receive 32, ack 1, unordered"
 )
+
+// rowGroups is the row of a FIFO group with so many message groups.
+func rowGroups(n int) string { return fmt.Sprintf("receive 32, ack 1, FIFO, groups: %d", n) }
+
+// messageGroups are the numbers of message groups that are measured; 0: no order.
+var messageGroups = []int{0, 1, 100, 100_000}
 
 // results are the measures of a server, by row, one per run.
 type results map[string][]measure
@@ -65,7 +72,10 @@ func compare(ctx context.Context, o options, progress io.Writer) (report, error)
 			continue
 		}
 		if err := withServer(func() (*server, error) { return startPerigee(ctx, o, o.Flush) }, func(s *server) error {
-			return measureAll(ctx, s, o, rep.perigee)
+			if err := measureAll(ctx, s, o, rep.perigee); err != nil {
+				return err
+			}
+			return measureGroups(ctx, s, o, rep.perigee)
 		}); err != nil {
 			return rep, err
 		}
@@ -149,6 +159,52 @@ func measureSync(ctx context.Context, s *server, o options, into results) error 
 	send.Limit.Duration = o.Duration
 	_, err := s.measure(into, rowSync, func() (loadgen.Result, error) { return s.target.Send(ctx, send) })
 	return err
+}
+
+// measureGroups measures what it costs to keep the order of message groups. There is no
+// such thing at a server that does nothing.
+func measureGroups(ctx context.Context, s *server, o options, into results) error {
+	for _, groups := range messageGroups {
+		name, row := fmt.Sprintf("%s-groups-%d", topicName, groups), rowUnordered
+		if groups > 0 {
+			row = rowGroups(groups)
+		}
+		if err := s.createOrdered(ctx, name, groups > 0); err != nil {
+			return err
+		}
+		load := loadgen.Load{Topic: name, Concurrency: o.Concurrency, Limit: loadgen.Limit{Count: o.Messages}}
+		if _, err := s.target.Send(ctx, loadgen.SendLoad{Load: load, Size: bodySize, Batch: 1, Groups: groups}); err != nil {
+			return err
+		}
+		if _, err := s.measure(into, row, func() (loadgen.Result, error) {
+			return s.target.Receive(ctx, loadgen.ReceiveLoad{
+				Load: load, Group: name, Batch: maxBatch, AckBatch: 1, Invisible: invisible, Wait: time.Second, UntilEmpty: true,
+			})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createOrdered creates a topic and a group of that name, FIFO or not.
+func (s *server) createOrdered(ctx context.Context, name string, fifo bool) error {
+	conn, err := client.Dial(client.Options{Endpoint: s.at.GRPC, Version: "5.1.4"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	admin, typ := adminpb.NewAdminServiceClient(conn), adminpb.TopicType_TOPIC_TYPE_NORMAL
+	if fifo {
+		typ = adminpb.TopicType_TOPIC_TYPE_FIFO
+	}
+	if _, err := admin.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: name, Type: typ}); err != nil {
+		return fmt.Errorf("topic %s: %w", name, err)
+	}
+	if _, err := admin.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: name, Fifo: fifo}); err != nil {
+		return fmt.Errorf("group %s: %w", name, err)
+	}
+	return nil
 }
 
 // measure runs a load and adds what it took to a row.

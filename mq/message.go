@@ -143,6 +143,10 @@ type Receive struct {
 	Max int
 	// Invisible is how long they stay leased; above 0.
 	Invisible time.Duration
+	// Attempt is the client's id of the attempt; empty: none. A receive of a FIFO group
+	// with that of an earlier one gets what is left of its messages again, as the same
+	// delivery, as long as they are leased.
+	Attempt string
 	// Wait is how long to wait for the first message; 0: not at all.
 	Wait time.Duration
 	// AutoRenew is noted in the leases.

@@ -54,7 +54,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 				sound := len(set) == 0 && !hasField || len(set) == 1 && set[0] == is
 				want := rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 				switch {
-				case sound && topic.Accepts(mq.MessageType(is)) && is == rmqpb.MessageType_NORMAL:
+				case sound && topic.Accepts(mq.MessageType(is)) && (is == rmqpb.MessageType_NORMAL || is == rmqpb.MessageType_FIFO):
 					want = rmqpb.Code_OK
 					stored++
 				case sound && topic.Accepts(mq.MessageType(is)):

@@ -11,9 +11,9 @@ package proxy
 //
 // Behaviour: all or nothing. Every message is checked before any is stored. The
 // messages of a request go to one queue, contiguous and in their order; requests
-// take turns over the writable queues. Each gets an entry, in order, with its own
+// take turns over the writable queues, those with a message group go to its queue. Each gets an entry, in order, with its own
 // id and offset and the status of the request; transaction_id is the message id,
-// as SDKs expect of every message. Only NORMAL messages are built. A message that was
+// as SDKs expect of every message. Only NORMAL and FIFO messages are built. A message that was
 // sent before inside the topic's dedup window, by id and content, is not stored again: it
 // gets the first answer.
 //
@@ -30,6 +30,7 @@ package proxy
 // conflict of types.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -70,7 +71,7 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Append
 	if err != nil {
 		return nil, err
 	}
-	shard, queue, err := s.rotation.next(topic)
+	shard, queue, err := s.place(topic, msgs)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +80,30 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Append
 		return nil, err
 	}
 	return s.store.Append(ctx, shard, topic, queue, stored)
+}
+
+// place returns the queue of the messages: that of their message group, else the one whose
+// turn it is. One request is stored in one queue, all or nothing, so it may have one
+// message group only; those without one go along. The error matches mq.ErrForbidden, or
+// is a *codeError.
+func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
+	group := ""
+	for i, m := range msgs {
+		g := m.GetSystemProperties().GetMessageGroup()
+		if g != "" && group != "" && g != group {
+			return "", 0, refuse(rmqpb.Code_ILLEGAL_MESSAGE_GROUP, "%smessage_group %q: the messages of one request must have one message group, the ones before have %q",
+				position(i, len(msgs)), g, group)
+		}
+		group = cmp.Or(group, g)
+	}
+	if group == "" {
+		return s.rotation.next(t)
+	}
+	shard, queue, ok := t.QueueOf(group)
+	if !ok || !t.Permission.CanWrite() {
+		return "", 0, noWritableQueue(t)
+	}
+	return shard, queue, nil
 }
 
 // topicFor returns the topic of the messages if it takes them. A topic that is made

@@ -151,6 +151,7 @@ type Server struct {
 	renewals  *renewals
 	tracing   *tracing // nil: off
 	rotation  rotation
+	unordered unordered
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
@@ -174,6 +175,7 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.unordered.logger = opts.Logger
 	s.deliveries, s.sends = newDeliveryBudget(opts.DeliveryMemory), newSendBudget(opts.SendBudget)
 	if opts.Tracer != nil {
 		s.tracing = &tracing{tracer: opts.Tracer}

@@ -34,6 +34,11 @@ type viewsCheck struct {
 		next  mq.QueueOffset
 		known bool
 	}
+	heads struct { // of the lanes of the queue that was asked for last
+		sub   keyspace.Sub
+		queue mq.QueueID
+		of    map[uint64]mq.QueueOffset
+	}
 }
 
 // queueEntries are the entries of one queue, in order, as far as they were read.

@@ -99,6 +99,10 @@ var proxyMetrics = []column[proxy.Stats]{
 		family{"perigee.deliveries.refused", counter, none, nil, "Receives refused because that bound was reached: consumers do not read what they asked for."},
 		func(s proxy.Stats) float64 { return float64(s.DeliveriesRefused) },
 	},
+	{
+		family{"perigee.receives.unordered", counter, none, nil, "Receives of FIFO topics by groups that are not FIFO: they get messages in any order. The log names each group and topic."},
+		func(s proxy.Stats) float64 { return float64(s.Unordered) },
+	},
 }
 
 // A shardReading is one shard.

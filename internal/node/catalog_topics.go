@@ -50,7 +50,11 @@ var ofGroup = []string{"shard", "group", "topic"}
 var groupMetrics = []column[groupReading]{
 	{
 		family{"perigee.group.ready.messages", gauge, none, ofGroup, "Messages that wait to be received by the group: its lag. Those that a filter will pass over are among them."},
-		func(r groupReading) float64 { return float64(r.New + r.Retrying) },
+		func(r groupReading) float64 { return float64(r.New + r.Retrying + r.Blocked) },
+	},
+	{
+		family{"perigee.group.blocked.messages", gauge, none, ofGroup, "Those of them that wait for earlier ones of their message group: the group is FIFO."},
+		func(r groupReading) float64 { return float64(r.Blocked) },
 	},
 	{
 		family{"perigee.group.retrying.messages", gauge, none, ofGroup, "Those of them that were delivered before."},

@@ -49,7 +49,10 @@ func (m *Machine) Look(c *command.SelectPop) (Look, error) {
 	if err := m.loadProgress(s, t); err != nil {
 		return Look{}, err
 	}
-	p := &pop{SelectPop: *c, g: g, t: t, s: s}
+	p := newPop(*c, g, t, s)
+	if s.tries[p.try] != nil {
+		return Look{May: true, After: c.After}, nil
+	}
 	look := Look{After: max(c.After, s.passed[string(m.filter(c.Tags))])}
 	may, err := m.lookNew(p)
 	if err != nil {
@@ -86,7 +89,7 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 			if !found {
 				return false, missingEntry(id, start)
 			}
-			if wanted, known := p.judge(queue, start, e.Tag); known && !wanted {
+			if wanted, known := p.judge(queue, start, e.Tag); known && (!wanted || p.blocked(queue, e.Group)) {
 				return true, nil
 			}
 		}
@@ -165,8 +168,9 @@ func (m *Machine) wouldTake(p *pop, ref keyspace.Ref, seq uint64) (bool, error) 
 		if err != nil || !found {
 			return !found, err
 		}
-		if wanted, _ := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
-			return false, nil
+		if wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
+			// What keeps others of its message group waiting is settled.
+			return known && p.ordered && p.s.laneOf(ref.Queue, l.Lane) != nil, nil
 		}
 	}
 	if p.atLimit(ref.Queue) {

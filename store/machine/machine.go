@@ -43,8 +43,10 @@ type Result struct {
 	First mq.QueueOffset
 	// Stored says for each message of a send what it has come to.
 	Stored []Stored
-	// Popped are the messages of a pop, in the order of delivery.
+	// Popped are the messages of a pop, in the order of delivery, and PopID is the id of
+	// that delivery: of an earlier one, when its attempt id was that of an earlier pop.
 	Popped []Popped
+	PopID  mq.PopID
 	// More says that a pop stopped at its scan limit; the next one continues
 	// behind the redelivery After.
 	More  bool
@@ -123,12 +125,13 @@ func (e *Effects) ready(sub keyspace.Sub) {
 }
 
 // An Arrival is one new message. Tag aliases the command's payload; Size is that
-// of the stored message.
+// of the stored message. The groups in Parked cannot be given it yet.
 type Arrival struct {
-	Topic mq.TopicID
-	Queue mq.QueueID
-	Size  uint32
-	Tag   []byte
+	Topic  mq.TopicID
+	Queue  mq.QueueID
+	Size   uint32
+	Tag    []byte
+	Parked []keyspace.Sub
 }
 
 // Reset empties e and keeps its memory.
@@ -158,6 +161,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// fifo has, by topic, the subs of the groups that are FIFO.
+	fifo map[mq.TopicID][]*sub
 	// withUsedUp has the subs with messages that wait for a dead-letter copy.
 	withUsedUp map[keyspace.Sub]*sub
 
@@ -189,6 +194,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		subs:   map[keyspace.Sub]*sub{},
 
 		byGroup:    map[mq.GroupID][]*sub{},
+		fifo:       map[mq.TopicID][]*sub{},
 		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
@@ -295,8 +301,12 @@ func (m *Machine) load() error {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
 		m.count(s, l.State, ref, 1)
+		if l.Lane != 0 && l.State != keyspace.UsedUp && m.ordered(ref.Group) {
+			s.join(ref, l.Lane)
+		}
 		switch l.State {
 		case keyspace.Leased:
+			m.noteTry(s, ref, l)
 			m.due.add(l.When)
 		case keyspace.Ready:
 			s.readyLast = max(s.readyLast, l.When)

@@ -31,6 +31,8 @@ type history struct {
 	seen  int    // messages made, for their ids
 	// removed says that a topic or group was deleted.
 	removed bool
+	// narrow histories have one topic with one queue and one group, mostly FIFO.
+	narrow bool
 }
 
 type held struct {
@@ -38,8 +40,8 @@ type held struct {
 	command.LeaseRef
 }
 
-func newHistory(t *rapid.T) *history {
-	h := &history{t: t, fs: vfs.NewCrashableMem(), model: newModel(), now: 1_700_000_000 * int64(time.Second)}
+func newHistory(t *rapid.T, narrow bool) *history {
+	h := &history{narrow: narrow, t: t, fs: vfs.NewCrashableMem(), model: newModel(), now: 1_700_000_000 * int64(time.Second)}
 	h.open()
 	for id := mq.TopicID(1); id <= 2; id++ {
 		h.topic(id, int32(id))
@@ -90,7 +92,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %v %d %v %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
+	return fmt.Sprintf("%v %v %d %v %d %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.PopID, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -126,23 +128,42 @@ func (h *history) group(id mq.GroupID, version uint64, start mq.StartPolicy) {
 	c := &command.Group{
 		Time: h.tick(), ID: id, Name: mq.Resource{Name: fmt.Sprint("g", id)}, Start: start, StartTime: h.now + int64(10*time.Second),
 		MaxAttempts: mq.Attempt(rapid.IntRange(1, 4).Draw(h.t, "max attempts")), DeadLetter: 1, Version: version,
+		FIFO: id > 1 && rapid.SampledFrom([]bool{true, true, false}).Draw(h.t, "FIFO"),
 	}
 	h.apply(command.KindGroup, c)
 	if old := h.model.groups[id]; !h.model.goneGroups[id] && (old == nil || old.Version < version) {
-		h.model.groups[id] = c
+		h.model.setGroup(c)
 	}
 }
 
-func (h *history) drawTopic() mq.TopicID { return mq.TopicID(rapid.IntRange(1, 3).Draw(h.t, "topic")) }
+func (h *history) drawTopic() mq.TopicID {
+	if h.narrow {
+		return 1
+	}
+	return mq.TopicID(rapid.IntRange(1, 3).Draw(h.t, "topic"))
+}
 
-func (h *history) drawGroup() mq.GroupID { return mq.GroupID(rapid.IntRange(1, 3).Draw(h.t, "group")) }
+func (h *history) drawGroup() mq.GroupID {
+	if h.narrow {
+		return 2
+	}
+	return mq.GroupID(rapid.IntRange(1, 3).Draw(h.t, "group"))
+}
+
+func (h *history) drawQueue() mq.QueueID {
+	if h.narrow {
+		return 0
+	}
+	return mq.QueueID(rapid.IntRange(0, 3).Draw(h.t, "queue"))
+}
 
 func (h *history) send(*rapid.T) {
-	c := &command.Append{Time: h.tick(), Topic: h.drawTopic(), Queue: mq.QueueID(rapid.IntRange(0, 3).Draw(h.t, "queue"))}
+	c := &command.Append{Time: h.tick(), Topic: h.drawTopic(), Queue: h.drawQueue()}
 	for range rapid.IntRange(1, 5).Draw(h.t, "messages") {
 		h.seen++
 		c.Messages = append(c.Messages, &mq.Message{
 			ID: fmt.Sprint("m", h.seen), Tag: rapid.SampledFrom([]string{"", "Aa", "BB"}).Draw(h.t, "tag"), Body: []byte("x"),
+			Group: rapid.SampledFrom([]string{"", "a", "a", "b", "c"}).Draw(h.t, "message group"),
 		})
 	}
 	res := h.apply(command.KindAppend, c)
@@ -156,7 +177,8 @@ func (h *history) send(*rapid.T) {
 }
 
 func (h *history) pop(*rapid.T) {
-	c := command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
+	c := command.SelectPop{Order: command.GroupOrder, Attempt: rapid.SampledFrom([]string{"", "", "x", "yy"}).Draw(h.t, "attempt")}
+	c.LimitedPop = command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
 	c.Pop = command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
@@ -180,10 +202,13 @@ func (h *history) pop(*rapid.T) {
 			c.After = look.After
 		}
 		var res machine.Result
-		if c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit") {
+		switch { // pops without an attempt id keep the order of a group that is FIFO as well
+		case c.Attempt != "" || rapid.Bool().Draw(h.t, "in order"):
+			res = h.apply(command.KindPopSelect, &c)
+		case c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit"):
 			res = h.apply(command.KindPop, &c.Pop)
-		} else {
-			res = h.apply(command.KindPopLimited, &c)
+		default:
+			res = h.apply(command.KindPopLimited, &c.LimitedPop)
 		}
 		want, ok := h.model.pop(c, uint64(len(h.log)))
 		if !ok {
@@ -197,13 +222,16 @@ func (h *history) pop(*rapid.T) {
 			got = append(got, modelPopped{id, p.Queue, p.Offset, p.Attempt})
 			h.held = append(h.held, held{
 				keyspace.Sub{Group: c.Group, Topic: c.Topic},
-				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: mq.PopID(c.Time)},
+				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: res.PopID},
 			})
 		}
-		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
+		require.Equal(h.t, want, modelPop{got, res.PopID, res.More, res.Full})
+		require.Nil(h.t, h.model.overtakes(keyspace.Sub{Group: c.Group, Topic: c.Topic}, res.PopID, got), "delivered before an earlier one of its message group")
 		require.NoError(h.t, h.m.Commit())
 		c.After = 0
-		look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
+		again := c
+		again.Attempt = ""
+		look, err := h.m.Look(&again)
 		require.NoError(h.t, err)
 		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
 		if !res.More {
@@ -215,9 +243,9 @@ func (h *history) pop(*rapid.T) {
 
 // lookFirst looks before a pop, and proves on a copy of the model that what the
 // look leaves out comes to nothing.
-func (h *history) lookFirst(c command.LimitedPop) machine.Look {
+func (h *history) lookFirst(c command.SelectPop) machine.Look {
 	require.NoError(h.t, h.m.Commit())
-	look, err := h.m.Look(&command.SelectPop{LimitedPop: c})
+	look, err := h.m.Look(&c)
 	require.NoError(h.t, err)
 	require.GreaterOrEqual(h.t, look.After, c.After)
 	require.False(h.t, h.model.skipped(c, look.After) && !look.Full, "the look went past a redelivery for the pop")
@@ -460,6 +488,7 @@ func (h *history) look(t *rapid.T) {
 // check compares what can be counted.
 func (h *history) check(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
+	require.Nil(h.t, h.model.stuck(), "parked for ever, or ready behind others")
 	for id := mq.GroupID(1); id <= 3; id++ {
 		got, err := h.m.Backlogs(id)
 		require.NoError(h.t, err)
@@ -534,10 +563,10 @@ func (h *history) drain() {
 				}
 				c := command.Pop{Time: h.tick(), Topic: topic, Group: g, Max: 1000, Invisible: 1, Scan: 100_000}
 				h.apply(command.KindPop, &c)
-				h.model.pop(command.LimitedPop{Pop: c}, uint64(len(h.log)))
+				h.model.pop(command.SelectPop{LimitedPop: command.LimitedPop{Pop: c}}, uint64(len(h.log)))
 			}
 			for _, b := range h.model.backlogs(g) {
-				left += b.Ready + b.InFlight
+				left += b.Ready + b.InFlight + b.Blocked
 			}
 		}
 		h.check(nil)
@@ -568,13 +597,30 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 	// A check has some 30 steps; ten times rapid's number of checks take seconds.
 	for i := range 10 {
 		t.Run(fmt.Sprint(i), rapid.MakeCheck(func(t *rapid.T) {
-			h := newHistory(t)
+			h := newHistory(t, false)
 			defer func() { h.close() }()
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
 				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "set offset": h.setOffset,
 				"trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
+			})
+			h.drain()
+		}))
+	}
+}
+
+// TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel has everything happen to the same
+// few message groups of one queue.
+func TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel(t *testing.T) {
+	for i := range 10 {
+		t.Run(fmt.Sprint(i), rapid.MakeCheck(func(t *rapid.T) {
+			h := newHistory(t, true)
+			defer func() { h.close() }()
+			t.Repeat(map[string]func(*rapid.T){
+				"send": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack, "ack again": h.ack,
+				"change": h.change, "change again": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
+				"trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

@@ -29,9 +29,9 @@ type model struct {
 type modelBegin struct{ min, kept int }
 
 type modelMessage struct {
-	id, tag string
-	time    int64
-	size    int
+	id, tag, group string
+	time           int64
+	size           int
 }
 
 type modelSub struct {
@@ -149,7 +149,11 @@ func (m *model) append(topic mq.TopicID, queue mq.QueueID, now int64, msgs ...*m
 	}
 	first := len(queues[queue])
 	for _, msg := range msgs {
-		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, now, len(command.AppendMessage(nil, msg))})
+		parkFor := m.upToDate(topic, queue, msg.Group)
+		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, msg.Group, now, len(command.AppendMessage(nil, msg))})
+		for _, id := range parkFor {
+			m.park(id, queue)
+		}
 	}
 	return mq.QueueOffset(first)
 }
@@ -265,6 +269,7 @@ type modelPopped struct {
 // A modelPop is what a pop comes to.
 type modelPop struct {
 	popped []modelPopped
+	id     mq.PopID
 	more   bool
 	full   bool // a queue at its in-flight limit has messages that are wanted
 }
@@ -279,25 +284,33 @@ func (s *modelSub) leased(queue mq.QueueID) (n int32) {
 	return n
 }
 
-func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) {
+func (m *model) pop(c command.SelectPop, index uint64) (res modelPop, ok bool) {
 	g, queues := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || queues == nil {
 		return modelPop{}, false
 	}
 	s := m.sub(g, c.Topic)
+	res.id = mq.PopID(c.Time)
 	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
 	wants := func(tag string) bool { return len(c.Tags) == 0 || slices.Contains(c.Tags, tag) }
 	bytes := 0
 	deliver := func(ref keyspace.Ref, l *keyspace.Lease) {
 		l.Attempt++
 		l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(c.Time), modelVisibleAt(c.Time, c.Invisible)
-		l.Nacked = false
+		l.Nacked, l.Try = false, 0
+		if g.FIFO {
+			l.Try = modelTry(c.Attempt)
+		}
 		s.leases[ref] = l
 		bytes += queues[ref.Queue][ref.Offset].size
 		res.popped = append(res.popped, modelPopped{queues[ref.Queue][ref.Offset].id, ref.Queue, ref.Offset, l.Attempt})
 	}
 	full := func() bool { return len(res.popped) >= int(c.Max) || c.Bytes > 0 && bytes >= int(c.Bytes) }
 	atLimit := func(queue mq.QueueID) bool { return c.InFlight > 0 && s.leased(queue) >= c.InFlight }
+	var had []keyspace.Ref // delivered by this pop, of lanes
+	if again := m.popAgain(c, s); len(again.popped) > 0 {
+		return again, true
+	}
 	scan := c.Scan
 	for _, ref := range s.in(keyspace.Ready) {
 		l := s.leases[ref]
@@ -312,8 +325,42 @@ func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) 
 			break
 		}
 		scan--
+		first := true
 		switch {
 		case res.full && atLimit(ref.Queue):
+		case m.inLane(ref):
+			for lane := m.lane(ref); ; lane = m.lane(ref) {
+				// The first one of the lane that this pop does not have.
+				at := slices.IndexFunc(lane, func(r keyspace.Ref) bool { return !slices.Contains(had, r) })
+				if at < 0 || full() || s.leases[lane[at]].State == keyspace.Leased {
+					break
+				}
+				next := lane[at]
+				l := s.leases[next]
+				if !first {
+					if scan <= 0 {
+						res.more = res.more || l.State == keyspace.Ready
+						break
+					}
+					scan--
+				}
+				first = false
+				switch {
+				case l.Attempt >= g.MaxAttempts:
+					m.useUp(next)
+					continue
+				case int(next.Offset) < m.begin(c.Topic, int(next.Queue)).kept, !wants(queues[next.Queue][next.Offset].tag):
+					m.settle(next)
+					continue
+				case atLimit(next.Queue):
+					res.full = true
+				default:
+					deliver(next, l)
+					had = append(had, next)
+					continue
+				}
+				break
+			}
 		case l.Attempt >= g.MaxAttempts:
 			l.State, l.When = keyspace.UsedUp, 0
 		case int(ref.Offset) < m.begin(c.Topic, int(ref.Queue)).kept:
@@ -347,11 +394,17 @@ func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) 
 			if !wants(queues[q][s.progress[q]].tag) {
 				continue
 			}
+			ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
+			lane := m.lane(ref)
+			if slices.ContainsFunc(lane, func(r keyspace.Ref) bool { return !slices.Contains(had, r) }) {
+				s.leases[ref] = &keyspace.Lease{State: keyspace.Parked}
+				continue
+			}
 			if atLimit(mq.QueueID(q)) {
 				res.full = true
 				break
 			}
-			ref := keyspace.Ref{Sub: sub, Queue: mq.QueueID(q), Offset: mq.QueueOffset(s.progress[q])}
+			had = append(had, ref)
 			deliver(ref, &keyspace.Lease{First: c.Time})
 		}
 		if full() {
@@ -363,7 +416,7 @@ func (m *model) pop(c command.LimitedPop, index uint64) (res modelPop, ok bool) 
 
 // skipped says whether a pop that begins behind the redelivery `after` leaves out
 // one behind its own After that is for it, or that is used up.
-func (m *model) skipped(c command.LimitedPop, after uint64) bool {
+func (m *model) skipped(c command.SelectPop, after uint64) bool {
 	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
 	if s == nil {
 		return false
@@ -373,12 +426,15 @@ func (m *model) skipped(c command.LimitedPop, after uint64) bool {
 		if l.When > c.After && l.When <= after && (len(c.Tags) == 0 || slices.Contains(c.Tags, tag) || l.Attempt >= m.groups[c.Group].MaxAttempts) {
 			return true
 		}
+		if l.When > c.After && l.When <= after && m.inLane(ref) {
+			return true // wanted or not
+		}
 	}
 	return false
 }
 
 // state is everything of a sub, for comparison.
-func (m *model) state(c command.LimitedPop) string {
+func (m *model) state(c command.SelectPop) string {
 	s := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}]
 	if s == nil {
 		return "none"
@@ -436,25 +492,25 @@ func (m *model) lease(sub keyspace.Sub, r command.LeaseRef) (*modelSub, keyspace
 }
 
 func (m *model) ack(sub keyspace.Sub, r command.LeaseRef) bool {
-	s, ref, l := m.lease(sub, r)
+	_, ref, l := m.lease(sub, r)
 	if l == nil {
 		return false
 	}
-	delete(s.leases, ref)
+	m.settle(ref)
 	return true
 }
 
-func (m *model) end(l *keyspace.Lease, limit mq.Attempt) {
-	if l.Attempt >= limit {
-		l.State, l.When = keyspace.UsedUp, 0
+func (m *model) end(ref keyspace.Ref, l *keyspace.Lease) {
+	l.Try = 0
+	if l.Attempt >= m.groups[ref.Group].MaxAttempts {
+		m.useUp(ref)
 		return
 	}
-	m.seq++
-	l.State, l.When = keyspace.Ready, m.seq
+	m.rest(ref, l)
 }
 
 func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool {
-	_, _, l := m.lease(sub, c.LeaseRef)
+	_, ref, l := m.lease(sub, c.LeaseRef)
 	if l == nil || l.State == keyspace.UsedUp || l.Nacked && c.Reason == mq.Renew {
 		return false
 	}
@@ -466,11 +522,14 @@ func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool 
 	switch {
 	case c.Reason == mq.GiveBack:
 		l.Attempt--
-		m.seq++
-		l.State, l.When = keyspace.Ready, m.seq
+		l.Try = 0
+		m.rest(ref, l)
 	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
-		m.end(l, limit)
+		m.end(ref, l)
 	default:
+		if l.Nacked {
+			l.Try = 0
+		}
 		l.State, l.When = keyspace.Leased, modelVisibleAt(now, c.Invisible)
 	}
 	return true
@@ -493,7 +552,7 @@ func (m *model) expire(now int64, limit int) {
 		return cmp.Or(cmp.Compare(a.l.When, b.l.When), compareRefs(a.ref, b.ref))
 	})
 	for _, d := range due[:min(len(due), limit)] {
-		m.end(d.l, m.groups[d.ref.Group].MaxAttempts)
+		m.end(d.ref, d.l)
 	}
 }
 
@@ -535,6 +594,8 @@ func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 				b.Ready++
 			case keyspace.UsedUp:
 				b.UsedUp++
+			case keyspace.Parked:
+				b.Blocked++
 			}
 		}
 		for i, q := range m.topics[sub.Topic] {

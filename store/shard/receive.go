@@ -42,7 +42,8 @@ type haul struct {
 }
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
-// new messages, from any queue. It returns none when r.Wait passes or the shard
+// new messages, from any queue. A group that is FIFO gets no message before all earlier
+// ones of its message group are settled or part of the same answer. It returns none when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
 //
@@ -202,11 +203,16 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, err
 	if r.InFlight > 0 {
 		kind = command.KindPopLimited
 	}
+	order := command.AnyOrder
+	if r.Group.FIFO {
+		kind, order = command.KindPopSelect, command.GroupOrder
+	}
 	after, full := uint64(0), false
 	for {
 		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
 		req.pop.InFlight = int32(r.InFlight)
+		req.pop.Order, req.pop.Attempt = order, r.Attempt
 		req.pop.LimitedPop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
@@ -220,7 +226,7 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, err
 		full = full || req.res.Full
 		after = req.res.After
 		got := haul{
-			popped: append([]machine.Popped(nil), req.res.Popped...), popID: mq.PopID(req.pop.Time),
+			popped: append([]machine.Popped(nil), req.res.Popped...), popID: req.res.PopID,
 			more: req.res.More, left: req.res.Left, full: full,
 		}
 		err := req.err

@@ -142,6 +142,7 @@ func (r *GroupRow) add(st machine.SubStatus) {
 	r.InFlight += st.InFlight
 	r.Retrying += st.Retrying
 	r.UsedUp += st.UsedUp
+	r.Blocked += st.Blocked
 }
 
 // page calls fn for the next keys and values of the views from *after on to before

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -267,7 +268,7 @@ func (ws *waiters) wakeForLocked(l *waitList, n int) {
 }
 
 // arrived wakes, for new messages, receives of each group and filter that wants
-// them.
+// them, and may be given them now.
 func (ws *waiters) arrived(list []machine.Arrival) {
 	if len(list) == 0 {
 		return
@@ -279,8 +280,13 @@ func (ws *waiters) arrived(list []machine.Arrival) {
 	}
 	ws.call++
 	for _, a := range list {
-		ws.wants[wanted{topic: a.Topic, any: true}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
-		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
+		wake := func(l *waitList) {
+			if !slices.Contains(a.Parked, l.key.sub) {
+				ws.wakeForLocked(l, 1)
+			}
+		}
+		ws.wants[wanted{topic: a.Topic, any: true}].each(wake)
+		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(wake)
 	}
 }
 
