@@ -38,6 +38,7 @@ type Position struct {
 
 	InFlight int64 // messages leased to consumers
 	Retrying int64 // messages that wait to be delivered again
+	Blocked  int64 // messages that wait for an earlier one of their message group
 	UsedUp   int64 // messages that wait for a dead-letter copy
 }
 

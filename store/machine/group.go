@@ -20,12 +20,12 @@ type sub struct {
 	// noProgress until it receives.
 	unstarted bool
 
-	leased, ready, usedUp int64
-	parked                int64
-	lanes                 map[laneID]*lane      // of a group that is FIFO
-	tries                 map[uint64]*try       // by the hash of the attempt id; likewise
-	leasedIn, readyIn     []int32               // leased and ready by queue; missing is 0
-	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any
+	leased, ready, usedUp       int64
+	parked                      int64
+	lanes                       map[laneID]*lane      // of a group that is FIFO
+	tries                       map[uint64]*try       // by the hash of the attempt id; likewise
+	leasedIn, readyIn, parkedIn []int32               // leased, ready and parked by queue; missing is 0
+	usedUpIn                    map[mq.QueueID]usedUp // of the queues that have any
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
 	readyLow, readyLast uint64
@@ -113,6 +113,7 @@ func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n i
 		s.readyIn = addIn(s.readyIn, queue, n)
 	case keyspace.Parked:
 		s.parked += n
+		s.parkedIn = addIn(s.parkedIn, queue, n)
 	case keyspace.UsedUp:
 		s.usedUp += n
 		m.countUsedUp(s, queue, ref.Offset, n)

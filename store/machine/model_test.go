@@ -243,6 +243,8 @@ func (m *model) positions(id keyspace.Sub) []mq.Position {
 					p.InFlight++
 				case l.State == keyspace.Ready:
 					p.Retrying++
+				case l.State == keyspace.Parked:
+					p.Blocked++
 				default:
 					p.UsedUp++
 				}

@@ -94,6 +94,7 @@ func (m *Machine) purge(t *topic, res *Result) error {
 		s.lanes, s.tries = nil, nil
 		clear(s.leasedIn)
 		clear(s.readyIn)
+		clear(s.parkedIn)
 		s.usedUpIn = nil
 		delete(m.withUsedUp, id)
 		if s.heldUp {
