@@ -41,6 +41,9 @@ var (
 	// ErrLeaseEnded.
 	ErrLeaseSuperseded = fmt.Errorf("delivered again since: %w", ErrLeaseEnded)
 
+	// ErrIllegalFilter: a filter expression that means nothing.
+	ErrIllegalFilter = errors.New("illegal filter expression")
+
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.
