@@ -135,6 +135,7 @@ type Shard struct {
 	queued   atomic.Int64 // bytes of the appends in requests and in the loop
 	pool     sync.Pool    // of *request
 	waiters  waiters
+	looks    looks
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 
