@@ -83,6 +83,10 @@ type Options struct {
 	// Observe is told of every call when it has ended. It must be quick. Nil:
 	// nobody is.
 	Observe func(Call)
+	// CompileFilter compiles an SQL expression; its error for one that means nothing
+	// wraps mq.ErrIllegalFilter and says where the fault is. Nil: clients that want SQL
+	// are refused.
+	CompileFilter func(expression string) (mq.Filter, error)
 	// Tracer makes the spans of calls. Nil: there are none, at no cost.
 	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
@@ -138,6 +142,7 @@ type Server struct {
 	frames    mem.BufferPool // of encoded deliveries
 	budget    *budget        // of bytes in deliveries
 	sends     sendBudget     // of bytes in sends
+	filters   filters
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -161,6 +166,7 @@ func New(opts Options) (*Server, error) {
 		s.store = tracedStore{s.store, s.tracing}
 	}
 	s.sends.limit = opts.SendBudget
+	s.filters.compile = opts.CompileFilter
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, s.sessionEnded)
 	s.renewals = newRenewals(s)

@@ -18,7 +18,7 @@ package proxy
 // refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
-// pull consumers and for SQL filters.
+// pull consumers.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the
 // client's until a write to it fails. It checks client_properties, which are only
@@ -186,7 +186,7 @@ func (t *telemetry) receive(stream telemetryStream) (err error) {
 }
 
 func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) error {
-	if err := validateSettings(t.client, settings); err != nil {
+	if err := t.server.validateSettings(t.client, settings); err != nil {
 		return err
 	}
 	t.attach().SetSettings(settings)
