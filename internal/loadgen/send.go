@@ -23,6 +23,8 @@ type SendLoad struct {
 	Batch int
 	// Tag, when set, is the tag of every message.
 	Tag string
+	// Properties, when set, are the user properties of every message.
+	Properties map[string]string
 
 	stamp *stamp // of an end-to-end load
 }
@@ -89,7 +91,7 @@ func template(conn *client.Conn, l SendLoad, kind rmqpb.MessageType, worker int)
 		group := fmt.Sprintf("bench-%d", worker)
 		system.MessageGroup = &group
 	}
-	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system}
+	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system, UserProperties: l.Properties}
 }
 
 // sender sends one request again and again, with new message ids in it.

@@ -28,6 +28,9 @@ const (
 	wholeRead  = 16 << 10
 	headRead   = 4 << 10
 	sliceBytes = 8 << 20
+	// sliceRun bounds one read of several messages. A buffer of that size stays in the
+	// processor's cache.
+	sliceRun = 256 << 10
 )
 
 // judge judges a slice of the messages that were not judged yet, or waits until another
@@ -283,12 +286,12 @@ func readSize(size uint32) uint32 {
 // match reads the messages, which are in the order of the log, and asks the filter. One
 // that cannot be read is wanted: whoever it is delivered to says what is wrong with it.
 func (s *Shard) match(l *look, list []*candidate) error {
-	var buf []byte
+	if len(list) == 0 {
+		return nil
+	}
+	buf := make([]byte, sliceRun)
 	for i := 0; i < len(list); {
 		run, size := readRunOf(list[i:])
-		if len(buf) < size {
-			buf = make([]byte, max(size, 256<<10))
-		}
 		err := s.log.ReadAt(buf[:size], commitlog.Pos(list[i].Pos))
 		for _, c := range list[i : i+run] {
 			head := buf[:0]
@@ -320,7 +323,7 @@ func readRunOf(list []*candidate) (n, size int) {
 	for n = 1; n < len(list); n++ {
 		c := list[n]
 		to := c.Pos + uint64(readSize(c.Size))
-		if c.Pos < end || c.Pos-end > gap || to-start > readRun {
+		if c.Pos < end || c.Pos-end > gap || to-start > sliceRun {
 			break
 		}
 		end = to

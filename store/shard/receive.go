@@ -75,7 +75,12 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 		got, err := s.find(ctx, r, what.look, time.Now().Add(max(r.Wait, lookTime)))
 		switch {
 		case err != nil || len(got.popped) > 0:
+		case what.look != nil && r.Wait > 0 && !time.Now().Before(end):
+			err = s.moveOn(ctx, r, what.look, 0) // there was that much to look at
 		case r.Wait > 0:
+			if what.look != nil {
+				r.Wait = time.Until(end)
+			}
 			got, err = s.wait(ctx, r, what)
 		case got.full:
 			err = tooManyInFlight(r)
