@@ -442,3 +442,17 @@ func TestFilteredMessagesSurviveCrashes(t *testing.T) {
 		})
 	}
 }
+
+func TestAReceiveDoesNotLookThroughEverythingToFillItsBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, vfs.NewMem(), shard.FlushSync)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(1), groupOf(9)
+		sendNumbers(t, s, topic, 0, 60_000)
+		f := sql(t, "n IN ('5', '59999')")
+		require.Equal(t, []string{"0-5"}, ids(receive(t, s, mq.Receive{Topic: topic, Group: group, Filter: f})))
+		require.Less(t, f.asked.Load(), int64(20_000))
+		require.Equal(t, []string{"0-59999"}, ids(receive(t, s, mq.Receive{Topic: topic, Group: group, Filter: f})))
+		require.EqualValues(t, 60_000, f.asked.Load())
+	})
+}

@@ -28,6 +28,9 @@ const (
 	// and moveTime after how long it is.
 	moveAfter = 16 << 10
 	moveTime  = time.Second
+	// fillSlices is for how many slices a receive looks on that has found less than it
+	// takes.
+	fillSlices = 8
 	// lookPause lies between two looks at new messages that find nothing.
 	lookPause = 5 * time.Millisecond
 	// fewRanges is how many queues a pop may name that have nothing wanted.
@@ -138,8 +141,8 @@ type offer struct {
 }
 
 // offer returns what is to be popped, if it is time to: there are enough messages, or
-// all there are, or many to be passed.
-func (l *look) offer(r *mq.Receive, all bool) (o offer, due bool) {
+// with few any, or many to be passed.
+func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wanted, ranges := 0, 0
@@ -160,7 +163,7 @@ func (l *look) offer(r *mq.Receive, all bool) (o offer, due bool) {
 		// With a lower limit of attempts some are used up, wanted or not.
 		l.version, l.after, move = r.Group.Version, 0, true
 	}
-	if !move && wanted < r.Max && (wanted == 0 || !all) {
+	if !move && wanted < r.Max && (wanted == 0 || !few) {
 		return o, false
 	}
 	l.unsent, l.sent = 0, time.Now()
@@ -269,8 +272,8 @@ func (l *look) moment() uint64 {
 // looked at, or the time is over.
 func (s *Shard) popJudged(ctx context.Context, r mq.Receive, l *look, end time.Time) (haul, error) {
 	since, full, all := l.moment(), false, false
-	for {
-		if o, due := l.offer(&r, all); due {
+	for slices := 0; ; slices++ {
+		if o, due := l.offer(&r, all || slices >= fillSlices); due {
 			got, unjudged, err := s.choose(ctx, r, o)
 			l.popped(got.popped)
 			full = full || got.full
