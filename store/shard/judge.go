@@ -94,6 +94,7 @@ func (s *Shard) askOutlook(ctx context.Context, r mq.Receive, l *look) error {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
+		case <-l.urgent:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.closing:
@@ -105,6 +106,10 @@ func (s *Shard) askOutlook(ctx context.Context, r mq.Receive, l *look) error {
 		l.asked++
 		pops := l.pops
 		l.mu.Unlock()
+		select {
+		case <-l.urgent:
+		default:
+		}
 		l.called.Store(false) // what comes from here on may be missed
 		err := s.look(ctx, func(m *machine.Machine) error { return m.Outlook(l.key.sub, &l.outlook) })
 		if err != nil {

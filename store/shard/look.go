@@ -41,6 +41,7 @@ const (
 type looks struct {
 	mu   sync.Mutex
 	by   map[listKey]*look
+	of   map[keyspace.Sub][]*look
 	turn uint64
 }
 
@@ -58,6 +59,9 @@ type look struct {
 	// called says that a receive was woken for new messages and has not asked yet where
 	// the group stands.
 	called atomic.Bool
+	// urgent has a token, of capacity 1, when there are redeliveries that nobody has
+	// looked for.
+	urgent chan struct{}
 
 	mu      sync.Mutex
 	version uint64 // of the group
@@ -94,10 +98,10 @@ func (ls *looks) enter(sub keyspace.Sub, filter mq.Filter) wish {
 	l := ls.by[key]
 	if l == nil {
 		if ls.by == nil {
-			ls.by = map[listKey]*look{}
+			ls.by, ls.of = map[listKey]*look{}, map[keyspace.Sub][]*look{}
 		}
-		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]bool{}, sent: time.Now()}
-		ls.by[key] = l
+		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]bool{}, urgent: make(chan struct{}, 1), sent: time.Now()}
+		ls.by[key], ls.of[sub] = l, append(ls.of[sub], l)
 	}
 	l.users++
 	return wish{key: key, look: l}
@@ -119,6 +123,26 @@ func (ls *looks) leave(l *look) {
 		}
 	}
 	delete(ls.by, oldest.key)
+	sub := oldest.key.sub
+	ls.of[sub] = slices.DeleteFunc(ls.of[sub], func(l *look) bool { return l == oldest })
+	if len(ls.of[sub]) == 0 {
+		delete(ls.of, sub)
+	}
+}
+
+// hurry ends the pauses of those who look for groups that have redeliveries: they are
+// not to be late.
+func (ls *looks) hurry(list []machine.Readied) {
+	if len(list) == 0 {
+		return
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, r := range list {
+		for _, l := range ls.of[r.Sub] {
+			signal(l.urgent)
+		}
+	}
 }
 
 // isCalled reports whether new messages wait for somebody to look at them.

@@ -407,6 +407,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.stats.happened(e)
+	s.looks.hurry(e.Ready)
 	s.waiters.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	s.waiters.freed(e.Freed)
