@@ -299,7 +299,7 @@ func (s *Shard) match(l *look, list []*candidate) error {
 		run, size := readRunOf(list[i:])
 		err := s.log.ReadAt(buf[:size], commitlog.Pos(list[i].Pos))
 		for _, c := range list[i : i+run] {
-			head := buf[:0]
+			var head []byte
 			if err == nil {
 				at := c.Pos - list[i].Pos
 				head = buf[at : at+uint64(readSize(c.Size))]

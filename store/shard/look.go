@@ -155,7 +155,20 @@ func (l *look) owes() bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unsent > 0
+	for i := range l.queues {
+		if q := &l.queues[i]; q.from < q.passable() {
+			return true
+		}
+	}
+	return false
+}
+
+// passable returns up to where nothing of the queue is wanted.
+func (q *judgedQueue) passable() mq.QueueOffset {
+	if len(q.wanted) > 0 {
+		return q.wanted[0]
+	}
+	return q.to
 }
 
 // An offer is a choice that a pop is to be made with.
@@ -226,20 +239,29 @@ func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 func (l *look) passing(pause time.Duration) (o offer, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.unsent == 0 || time.Since(l.sent) < pause {
+	if time.Since(l.sent) < pause {
 		return o, false
 	}
-	l.unsent, l.sent = 0, time.Now()
-	for i, q := range l.queues {
-		if len(q.wanted) > 0 {
-			q.to = q.wanted[0]
-		}
-		if q.from < q.to {
-			o.judged = append(o.judged, command.JudgedRange{Queue: mq.QueueID(i), From: q.from, To: q.to})
+	for i := range l.queues {
+		q := &l.queues[i]
+		if to := q.passable(); q.from < to {
+			o.judged = append(o.judged, command.JudgedRange{Queue: mq.QueueID(i), From: q.from, To: to})
 		}
 	}
 	o.after = l.readyLast
 	return o, len(o.judged) > 0
+}
+
+// passed forgets what the group was carried past.
+func (l *look) passed(o offer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsent, l.sent = 0, time.Now()
+	for _, j := range o.judged {
+		if q := &l.queues[j.Queue]; q.from == j.From && j.To <= q.to {
+			q.begin(j.To)
+		}
+	}
 }
 
 // popped forgets what was delivered. What was delivered once or more often is not new,
@@ -360,5 +382,8 @@ func (s *Shard) moveOn(ctx context.Context, r mq.Receive, l *look, pause time.Du
 		return nil
 	}
 	_, _, err := s.choose(ctx, r, o)
+	if err == nil {
+		l.passed(o)
+	}
 	return err
 }

@@ -181,19 +181,21 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive, what wish) (haul, error)
 // end. A filter's receives carry their group past what it does not want meanwhile.
 func (s *Shard) park(ctx context.Context, r mq.Receive, w *waiter, timer *time.Timer, full bool, l *look) (woken bool, err error) {
 	defer waited(r, time.Now())
-	var move <-chan time.Time
+	move := &time.Timer{}
 	if l.owes() {
-		t := time.NewTimer(moveTime)
-		defer t.Stop()
-		move = t.C
+		move = time.NewTimer(moveTime)
+		defer move.Stop()
 	}
 	for {
 		select {
 		case <-w.c:
 			return true, nil
-		case <-move:
-			if move, err = nil, s.moveOn(ctx, r, l, moveTime); err != nil {
+		case <-move.C:
+			if err := s.moveOn(ctx, r, l, moveTime); err != nil {
 				return false, err
+			}
+			if l.owes() { // another one was about to
+				move.Reset(moveTime)
 			}
 		case <-timer.C:
 			if full {
