@@ -36,7 +36,9 @@ type measure struct {
 }
 
 // rowNames are the rows in their order.
-var rowNames = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync, rowUnordered, rowGroups(1), rowGroups(100), rowGroups(100_000)}
+var rowNames = []string{
+	rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync, rowUnordered, rowGroups(1), rowGroups(100), rowGroups(100_000), rowFilter, rowSparse,
+}
 
 // The rows.
 const (
@@ -45,6 +47,8 @@ const (
 	rowReceive   = "receive 32 x 1 KiB"
 	rowAckBatch  = "ack 32"
 	rowAck       = "ack 1"
+	rowFilter    = "SQL filter, 1 % match"
+	rowSparse    = "SQL filter, 0.01 % match"
 	rowSync      = "send 1 KiB, sync, 16 producers"
 	rowUnordered = "receive 32, ack 1, unordered"
 )
@@ -75,7 +79,13 @@ func compare(ctx context.Context, o options, progress io.Writer) (report, error)
 			if err := measureAll(ctx, s, o, rep.perigee); err != nil {
 				return err
 			}
-			return measureGroups(ctx, s, o, rep.perigee)
+			if err := measureGroups(ctx, s, o, rep.perigee); err != nil {
+				return err
+			}
+			if err := measureFilter(ctx, s, o, rep.perigee, rowFilter, 100); err != nil {
+				return err
+			}
+			return measureFilter(ctx, s, o, rep.perigee, rowSparse, 10_000)
 		}); err != nil {
 			return rep, err
 		}
@@ -143,6 +153,40 @@ func (s *server) measureConsumer(ctx context.Context, o options, load loadgen.Lo
 	}
 	ack.Batch, ack.Handles = 1, handles[half:]
 	_, err = s.measure(into, rowAck, func() (loadgen.Result, error) { return s.target.Ack(ctx, ack) })
+	return err
+}
+
+// measureFilter measures a receive with an SQL filter that wants one message of so many.
+// The measures are those of a message that the server has looked at, wanted or not.
+func measureFilter(ctx context.Context, s *server, o options, into results, row string, of int64) error {
+	topic := fmt.Sprint(topicName, "-filter-", of)
+	if err := s.createTopics(ctx, topic); err != nil {
+		return err
+	}
+	wanted := max(o.Messages/of, 1)
+	rounds := min(wanted, 10)
+	load := loadgen.Load{Topic: topic, Concurrency: o.Concurrency}
+	for round := range rounds {
+		share := func(n int64) loadgen.Limit { return loadgen.Limit{Count: n*(round+1)/rounds - n*round/rounds} }
+		for _, kind := range []struct {
+			price string
+			loadgen.Limit
+		}{{"3", share(wanted*of - wanted)}, {"12", share(wanted)}} {
+			load.Limit = kind.Limit
+			send := loadgen.SendLoad{Load: load, Size: bodySize, Batch: maxBatch, Properties: map[string]string{"price": kind.price, "region": "eu"}}
+			if _, err := s.target.Send(ctx, send); err != nil {
+				return err
+			}
+		}
+	}
+	load.Limit = loadgen.Limit{Count: wanted}
+	_, err := s.measure(into, row, func() (loadgen.Result, error) {
+		result, err := s.target.Receive(ctx, loadgen.ReceiveLoad{
+			Load: load, Group: groupName, Batch: maxBatch, Invisible: invisible, Wait: time.Second, SQL: "price > 5 AND region IN ('eu', 'us')",
+		})
+		result.Messages *= of
+		return result, err
+	})
 	return err
 }
 

@@ -45,6 +45,8 @@ var (
 	ErrIllegalOffset = errors.New("illegal offset")
 	// ErrOffsetNotFound: the group has no place in the queue yet.
 	ErrOffsetNotFound = errors.New("offset not found")
+	// ErrIllegalFilter: a filter expression that means nothing.
+	ErrIllegalFilter = errors.New("illegal filter expression")
 
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")

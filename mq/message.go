@@ -139,6 +139,8 @@ type Receive struct {
 	Group *Group
 	// Tags are the tags wanted, sorted and without repeats; none: every message.
 	Tags []string
+	// Filter, when set, says which messages are wanted, in place of tags.
+	Filter Filter
 	// Max is the largest number of messages, at least 1.
 	Max int
 	// Invisible is how long they stay leased; above 0.
@@ -162,6 +164,17 @@ type Receive struct {
 	// Waited, when set, is increased by the time that the receive spent waiting for
 	// a message. The caller reads it when the receive has returned.
 	Waited *time.Duration
+}
+
+// A Filter says by the properties of a message whether it is wanted. It may be used
+// from any goroutine, and says the same of a message every time.
+type Filter interface {
+	// String returns the expression that it is made of. Filters with the same one want
+	// the same messages.
+	String() string
+	// Matches reports whether the message with these Properties and System, see
+	// Message, is wanted. It neither changes nor keeps them.
+	Matches(properties, system []byte) bool
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

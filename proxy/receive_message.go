@@ -28,7 +28,7 @@ const (
 //
 // Fields: group; message_queue.topic and message_queue.broker.name (empty or
 // unknown: any shard of the topic; the queue id is not looked at, any queue of
-// the shard serves); filter_expression (TAG); batch_size (below 1 counts as 1,
+// the shard serves); filter_expression (TAG, SQL); batch_size (below 1 counts as 1,
 // above 32 as 32); invisible_duration (10 s to 12 h; ignored with auto_renew);
 // auto_renew; long_polling_timeout (absent: that of the client's settings, else
 // the deadline less 3 s; cut to the server's limit and to the deadline).
@@ -46,7 +46,7 @@ const (
 // Codes: OK, MESSAGE_NOT_FOUND, BAD_REQUEST (attempt_id), ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN (also when the permission
 // goes while it waits; nothing is delivered then),
-// ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
+// ILLEGAL_FILTER_EXPRESSION (of SQL with the line and column), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
 // in flight as it may, too many receives wait, as many clients are known as may be, or so much is on its way to consumers
@@ -93,7 +93,7 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if err := validateNames(groupName, topicName); err != nil {
 		return c, r, err
 	}
-	if r.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
+	if r.Tags, r.Filter, err = s.filters.of(req.GetFilterExpression()); err != nil {
 		return c, r, err
 	}
 	r.expression = expressionOf(req.GetFilterExpression())

@@ -98,6 +98,10 @@ type Options struct {
 	// Observe is told of every call when it has ended. It must be quick. Nil:
 	// nobody is.
 	Observe func(Call)
+	// CompileFilter compiles an SQL expression; its error for one that means nothing
+	// wraps mq.ErrIllegalFilter and says where the fault is. Nil: clients that want SQL
+	// are refused.
+	CompileFilter func(expression string) (mq.Filter, error)
 	// Tracer makes the spans of calls. Nil: there are none, at no cost.
 	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
@@ -158,6 +162,7 @@ type Server struct {
 	sends     *budget        // of their bytes
 	// deliveries are messages on their way to consumers.
 	deliveries *budget
+	filters    filters
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -181,6 +186,7 @@ func New(opts Options) (*Server, error) {
 		s.tracing = &tracing{tracer: opts.Tracer}
 		s.store = tracedStore{s.store, s.tracing}
 	}
+	s.filters.compile = opts.CompileFilter
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, session.Limits{Sessions: opts.MaxSessions, Settings: opts.SettingsMemory}, s.sessionEnded)
 	s.renewals = newRenewals(s)

@@ -43,6 +43,7 @@ var codes = []struct {
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrIllegalOffset, rmqpb.Code_ILLEGAL_OFFSET},
 	{mq.ErrOffsetNotFound, rmqpb.Code_OFFSET_NOT_FOUND},
+	{mq.ErrIllegalFilter, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},

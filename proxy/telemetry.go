@@ -18,7 +18,7 @@ package proxy
 // refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
-// pull consumers and for SQL filters; RESOURCE_EXHAUSTED when as many clients are known
+// pull consumers; RESOURCE_EXHAUSTED when as many clients are known
 // as may be, or their settings are as much.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the
@@ -195,7 +195,7 @@ func (t *telemetry) receive(stream telemetryStream) (err error) {
 }
 
 func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) error {
-	if err := validateSettings(t.client, settings); err != nil {
+	if err := t.server.validateSettings(t.client, settings); err != nil {
 		return err
 	}
 	current, err := t.attach()

@@ -26,6 +26,8 @@ type SendLoad struct {
 	// Groups, when set, is the number of message groups that the requests to a FIFO topic
 	// have in turn, up to MaxGroups; 0: one for each worker.
 	Groups int
+	// Properties, when set, are the user properties of every message.
+	Properties map[string]string
 
 	stamp *stamp // of an end-to-end load
 }
@@ -104,7 +106,7 @@ func template(conn *client.Conn, l SendLoad, kind rmqpb.MessageType, worker int)
 		group := groupName(worker)
 		system.MessageGroup = &group
 	}
-	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system}
+	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system, UserProperties: l.Properties}
 }
 
 // sender sends one request again and again, with new message ids in it.

@@ -24,10 +24,12 @@ import (
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/internal/config"
 	"github.com/perigee-mq/perigee/internal/loglimit"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/filter"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -267,7 +269,8 @@ func (n *node) buildServer() (err error) {
 		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		MaxSessions: n.cfg.MaxSessions, SettingsMemory: n.memory.settings, SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
-		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
+		CompileFilter: func(expression string) (mq.Filter, error) { return filter.Compile(expression) },
+		Observe:       n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})
 	if err != nil {
 		return err

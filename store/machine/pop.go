@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,8 @@ type pop struct {
 	bytes uint64
 	// heldUp: a message that is wanted was left in a queue at its in-flight limit.
 	heldUp bool
+	// unjudged: a look met a message that was not looked at before the pop.
+	unjudged bool
 	// ordered: the group keeps the order of message groups.
 	ordered bool
 	lane    laneReader
@@ -320,9 +323,12 @@ func (m *Machine) popNew(p *pop, turn uint64) error {
 // to go on behind it would lose its message for the group without a word.
 func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start, end mq.QueueOffset) (mq.QueueOffset, error) {
 	id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
-	m.key = keyspace.AppendEntryKey(m.key[:0], id, start)
-	next := start
-	for ok := it.SeekGE(m.key); ok && next < end; ok = it.Next() {
+	next := p.skip(queue, start, end)
+	if next == end {
+		return next, nil
+	}
+	m.key = keyspace.AppendEntryKey(m.key[:0], id, next)
+	for ok := it.SeekGE(m.key); ok && next < end; ok = m.goOn(it, id, next) {
 		if p.full() {
 			return next, nil
 		}
@@ -363,7 +369,7 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 			p.heldUp = true
 			return next, nil
 		}
-		next = offset + 1
+		next = p.skip(queue, offset+1, end)
 		l := keyspace.Lease{Attempt: 1, First: p.Time}
 		if p.ordered && e.Group != 0 {
 			l.Lane = e.Group
@@ -389,6 +395,25 @@ func (t *topic) trimmed(ref keyspace.Ref) error {
 		return nil
 	}
 	return missingEntry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+}
+
+// skip returns where the first message from the offset on is that is wanted or was not
+// judged, and end when there is none before it. What lies between need not be read: it
+// was, by who judged it. Without a choice it is the offset.
+func (p *pop) skip(queue mq.QueueID, offset, end mq.QueueOffset) mq.QueueOffset {
+	if !p.Chosen {
+		return offset
+	}
+	return min(p.NextWanted(queue, offset), end)
+}
+
+// goOn takes the iterator to the offset, behind which it is not.
+func (m *Machine) goOn(it *pebble.Iterator, id keyspace.Queue, offset mq.QueueOffset) bool {
+	m.key = keyspace.AppendEntryKey(m.key[:0], id, offset)
+	if ok := it.Next(); !ok || bytes.Compare(it.Key(), m.key) >= 0 {
+		return ok
+	}
+	return it.SeekGE(m.key)
 }
 
 func missingEntry(id keyspace.Queue, offset mq.QueueOffset) error {

@@ -343,9 +343,10 @@ func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
 		return false, err
 	}
 	r.pop.After = look.After
-	r.res.After, r.res.More, r.res.Full = look.After, look.More, look.Full
-	// A round that ends leases may make something ready for the pops behind.
-	return look.May || rd.expires && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
+	r.res.After, r.res.More, r.res.Full, r.res.Unjudged = look.After, look.More, look.Full, look.Unjudged
+	// A round that ends leases may make something ready for the pops behind; for one
+	// with a choice it was not judged.
+	return look.May || rd.expires && !r.pop.Chosen && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
 }
 
 // register makes the shard know the topic as the caller knows it.
@@ -406,6 +407,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.stats.happened(e)
+	s.looks.hurry(e.Ready)
 	s.waiters.arrived(e.Arrived)
 	s.pulls.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)

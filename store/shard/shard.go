@@ -136,6 +136,7 @@ type Shard struct {
 	pool     sync.Pool    // of *request
 	waiters  waiters
 	pulls    pulls
+	looks    looks
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 
