@@ -58,6 +58,8 @@ type Pull struct {
 	Offset QueueOffset
 	// Tags are the tags wanted, sorted and without repeats; none: every message.
 	Tags []string
+	// Filter, instead of Tags, decides which messages are wanted.
+	Filter Filter
 	// Max is the largest number of messages, at least 1.
 	Max int
 	// Wait is how long to wait for the first message; 0: not at all.

@@ -69,7 +69,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
-	require.Equal(t, 4, stored) // NORMAL, declared or not, to a NORMAL and to a MIXED topic
+	require.Equal(t, 8, stored) // NORMAL and FIFO, declared or not, each to a topic of its own and to a MIXED one
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

@@ -26,7 +26,7 @@ type Outlook struct {
 func (m *Machine) Outlook(id keyspace.Sub, o *Outlook) error {
 	*o = Outlook{Queues: o.Queues[:0]}
 	s, t := m.subs[id], m.topics[id.Topic]
-	if s == nil || t == nil {
+	if s == nil || t == nil || s.unstarted {
 		return nil
 	}
 	if err := errors.Join(m.loadQueues(t), m.loadProgress(s, t)); err != nil {
