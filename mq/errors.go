@@ -41,6 +41,13 @@ var (
 	// ErrLeaseEnded.
 	ErrLeaseSuperseded = fmt.Errorf("delivered again since: %w", ErrLeaseEnded)
 
+	// ErrInvalidHandle: a handle of a pending message cannot be read, or belongs to
+	// another message or topic.
+	ErrInvalidHandle = errors.New("invalid handle")
+	// ErrNotPending: the message does not wait for its time, or for the end of its
+	// transaction, any more.
+	ErrNotPending = errors.New("not pending")
+
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.
