@@ -130,7 +130,7 @@ type PendingOp uint8
 
 const (
 	// RecallPending takes back timed messages: they are never delivered. That is known
-	// until At, so that to ask again gets the same answer.
+	// until their time of delivery, and until At, so that to ask again gets the same answer.
 	RecallPending PendingOp = 1
 	// PostponePending gives timed messages At as their time of delivery, which may be
 	// earlier than the one they had.

@@ -104,7 +104,7 @@ func (m *Machine) changeOne(c *command.PendingChange, ref command.PendingRef) (r
 	case err != nil:
 		return nil, err
 	case !found:
-		return notPending(ref.ID, "it has been delivered or dropped"), nil
+		return notPending(ref.ID, "it was delivered or dropped, or recalled long ago"), nil
 	case p.Topic != c.Topic || ref.Hash != 0 && ref.Hash != p.ID:
 		return fmt.Errorf("pending message %d is another one: %w", ref.ID, mq.ErrInvalidHandle), nil
 	}
@@ -128,6 +128,8 @@ func (m *Machine) changeOne(c *command.PendingChange, ref command.PendingRef) (r
 	if p.State != keyspace.Timed {
 		return notPending(ref.ID, "it is no delayed message"), nil
 	}
-	now.At = c.At
+	if now.At = c.At; now.State == keyspace.Recalled {
+		now.At = max(c.At, p.At)
+	}
 	return nil, m.changePending(ref.ID, &p, &now)
 }

@@ -21,7 +21,7 @@ const _ = uint(1<<pendingBits - command.MaxSend)
 
 // idHash is the hash of a message id in the record of a pending message. It is stored,
 // so it never changes.
-func idHash(id []byte) uint64 { return groupHash(id) }
+func idHash(id []byte) uint64 { return mq.HashMessageID(string(id)) }
 
 // pendingSpan is how exactly the machine knows, without a look at the views, when
 // pending messages are due: they may be years away, and all the times in between cost memory.
@@ -42,22 +42,7 @@ type pendings struct {
 }
 
 // A PendingMark is a place in the order in which the states of pending messages end.
-type PendingMark struct {
-	At int64
-	ID mq.PendingID
-}
-
-func (m PendingMark) before(other PendingMark) bool {
-	return m.At < other.At || m.At == other.At && m.ID < other.ID
-}
-
-// Next returns the first mark behind m.
-func (m PendingMark) Next() PendingMark {
-	if m.ID++; m.ID == 0 {
-		m.At++
-	}
-	return m
-}
+type PendingMark = mq.PendingMark
 
 func newPendings() pendings {
 	p := pendings{of: map[mq.TopicID]*[keyspace.PendingStates]int64{}, fresh: map[mq.PendingID]keyspace.Pending{}}
@@ -140,7 +125,7 @@ func (m *Machine) changePending(id mq.PendingID, old, now *keyspace.Pending) err
 	if err := m.set(m.key, m.val); err != nil {
 		return err
 	}
-	if mark := (PendingMark{now.At, id}); mark.before(m.pendings.low[now.State]) {
+	if mark := (PendingMark{now.At, id}); mark.Before(m.pendings.low[now.State]) {
 		m.pendings.low[now.State] = mark
 	}
 	m.val = keyspace.AppendPendingID(m.val[:0], id)
@@ -196,7 +181,7 @@ func (m *Machine) NextPending(state keyspace.PendingState) int64 { return m.pend
 // that there is: what ended before has left many keys that are deleted.
 func (m *Machine) pendingUntil(state keyspace.PendingState, from PendingMark, to int64, limit int) (marks []PendingMark, err error) {
 	low := &m.pendings.low[state]
-	first := !low.before(from)
+	first := !low.Before(from)
 	if first {
 		from = *low
 	}
@@ -236,12 +221,34 @@ func (m *Machine) DuePending(state keyspace.PendingState, from PendingMark, now 
 // Pending returns the record of a pending message.
 func (m *Machine) Pending(id mq.PendingID) (keyspace.Pending, bool, error) { return m.pending(id) }
 
+// ReadPending returns the record of a pending message as it was committed.
+func ReadPending(views pebble.Reader, id mq.PendingID) (keyspace.Pending, bool, error) {
+	return get(views, keyspace.AppendPendingKey(nil, id), keyspace.DecodePending)
+}
+
+// LastPending returns an id that is not below that of any pending message stored so far.
+func (m *Machine) LastPending() mq.PendingID {
+	return mq.PendingID((m.state.Index+1)<<pendingBits - 1)
+}
+
 // PendingOf returns how many messages of a topic are in the state.
 func (m *Machine) PendingOf(topic mq.TopicID, state keyspace.PendingState) int64 {
 	if of := m.pendings.of[topic]; of != nil {
 		return of[state]
 	}
 	return 0
+}
+
+// Forgotten are the states of what is over: when they end, their records are dropped.
+var Forgotten = [...]keyspace.PendingState{keyspace.Committed, keyspace.RolledBack, keyspace.Recalled}
+
+// NextForgotten returns a time before which none of them ends; it is cheap.
+func (m *Machine) NextForgotten() int64 {
+	next := int64(never)
+	for _, state := range Forgotten {
+		next = min(next, m.pendings.due[state].next)
+	}
+	return next
 }
 
 // PendingIn returns how many messages are in the state.

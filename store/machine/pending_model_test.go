@@ -210,8 +210,10 @@ func (h *pendingHistory) change() {
 			require.NoError(h.t, got, "asked again")
 		case c.Op != command.DropPending && w.State == keyspace.Timed:
 			require.NoError(h.t, got)
-			if w.At = c.At; c.Op == command.RecallPending {
-				w.State = keyspace.Recalled
+			if c.Op == command.RecallPending {
+				w.State, w.At = keyspace.Recalled, max(w.At, c.At)
+			} else {
+				w.At = c.At
 			}
 		default:
 			require.ErrorIs(h.t, got, mq.ErrNotPending)

@@ -47,7 +47,7 @@ func (v *View) Held(end uint64, fn func(HeldMessage) (bool, error)) (err error) 
 
 // Pending returns the record of a pending message.
 func (v *View) Pending(id mq.PendingID) (keyspace.Pending, bool, error) {
-	return get(v.snap, keyspace.AppendPendingKey(nil, id), keyspace.DecodePending)
+	return ReadPending(v.snap, id)
 }
 
 // PendingOf returns up to limit pending messages of a topic that are in the state, from

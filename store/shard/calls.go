@@ -28,6 +28,11 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 	case len(msgs) > command.MaxSend:
 		return nil, fmt.Errorf("append of %d messages, the limit is %d: %w", len(msgs), command.MaxSend, mq.ErrTooLarge)
 	}
+	for _, m := range msgs {
+		if m.Type == mq.Delay && m.DeliverAt.UnixNano() <= s.wall() {
+			m.DeliverAt = time.Time{} // it waits for nothing
+		}
+	}
 	r := s.newRequest(command.KindSend)
 	r.topic = topic
 	r.sent = command.Send{Topic: topic.ID, Queue: queue, Window: int64(topic.Dedup), Messages: msgs}
@@ -124,11 +129,16 @@ func (s *Shard) DeleteTopic(ctx context.Context, id mq.TopicID) error {
 	return s.do(ctx, r)
 }
 
-// PurgeTopic empties the queues of a topic on this shard, and ends what every group has
-// of it under delivery: acknowledgements that are on their way answer with
-// mq.ErrLeaseEnded. What is sent after it has returned is delivered. An error that
+// PurgeTopic empties the queues of a topic on this shard, drops its delayed messages, and
+// ends what every group has of it under delivery: acknowledgements that are on their way
+// answer with mq.ErrLeaseEnded. Half messages stay: what a transaction commits later is
+// sent then. What is sent after it has returned is delivered. An error that
 // wraps mq.ErrTopicNotFound says that the shard does not know the topic.
 func (s *Shard) PurgeTopic(ctx context.Context, id mq.TopicID) error {
+	// What fires meanwhile comes into a queue, which is emptied after.
+	if err := s.purgePending(ctx, id); err != nil {
+		return err
+	}
 	r := s.newRequest(command.KindTrim)
 	r.trim = command.Trim{Topic: id, Purge: true}
 	return s.do(ctx, r)

@@ -63,6 +63,9 @@ type Options struct {
 	// QueueBytes bounds the messages of the appends that wait for the loop or are
 	// in it: 256 MiB by default. More are refused.
 	QueueBytes int64
+	// Wall is the wall clock: time.Now by default. Delayed messages are delivered by it;
+	// everything else goes by a clock that no step of it moves.
+	Wall func() time.Time
 	// MaxWaiting bounds how many receives may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
@@ -106,6 +109,9 @@ func (o Options) withDefaults() Options {
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 256 << 20
 	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -137,6 +143,8 @@ type Shard struct {
 	waiters  waiters
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
+	timed    timed
+	sweep    sweep
 
 	topics atomic.Uint64           // grows when a topic is registered, changed or deleted
 	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
@@ -180,6 +188,8 @@ func Open(opts Options) (*Shard, error) {
 		viewsMoved: make(chan struct{}, 1),
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
+		timed:      timed{wake: make(chan struct{}, 1)},
+		sweep:      sweep{wake: make(chan struct{}, 1)},
 		scarce:     make(chan struct{}, 1),
 		closing:    make(chan struct{}),
 		stop:       make(chan struct{}),
@@ -195,6 +205,8 @@ func Open(opts Options) (*Shard, error) {
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
+	s.running.Go(s.deliverTimed)
+	s.running.Go(s.sweepPending)
 	if opts.Flush == FlushAsync {
 		s.running.Go(s.flusher)
 	}
