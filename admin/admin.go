@@ -1,6 +1,6 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
 // consumer groups are created, shown, changed and removed over gRPC, dead letters
-// counted and sent back, and clients listed and asked to reconnect.
+// counted and sent back, delayed messages listed and changed, and clients listed and asked to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets, the proxy the clients. What a removal means for stored messages is not
@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -54,6 +55,7 @@ type Router interface {
 // methods is in package store.
 type Store interface {
 	MessageStore
+	TimerStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
@@ -73,6 +75,8 @@ type Options struct {
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
+	// MaxDelay is how far ahead a delayed message may be postponed to: 40 days by default.
+	MaxDelay time.Duration
 	// Clients knows who is connected; nil: nobody. Node is what this node is called.
 	Clients Clients
 	Node    string
@@ -85,6 +89,7 @@ type Options struct {
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 	adminpb.UnimplementedClientServiceServer
+	adminpb.UnimplementedTimerServiceServer
 
 	router  Router
 	store   Store
@@ -92,7 +97,10 @@ type Server struct {
 	clients Clients
 	node    string
 	logger  *slog.Logger
-	turn    atomic.Uint64 // of the queues that dead letters go back to
+
+	maxDelay time.Duration
+
+	turn atomic.Uint64 // of the queues that dead letters go back to
 }
 
 // New returns a server.
@@ -100,12 +108,15 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	if opts.MaxDelay == 0 {
+		opts.MaxDelay = 40 * 24 * time.Hour
+	}
 	if opts.Clients == nil {
 		opts.Clients = nobody{}
 	}
 	return &Server{
 		router: opts.Router, store: opts.Store, shards: opts.Shards,
-		clients: opts.Clients, node: opts.Node, logger: opts.Logger,
+		clients: opts.Clients, node: opts.Node, logger: opts.Logger, maxDelay: opts.MaxDelay,
 	}
 }
 
@@ -113,6 +124,7 @@ func New(opts Options) *Server {
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterAdminServiceServer(g, s)
 	adminpb.RegisterClientServiceServer(g, s)
+	adminpb.RegisterTimerServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.
@@ -135,6 +147,8 @@ var statuses = []struct {
 	{mq.ErrStoreFull, codes.ResourceExhausted},
 	{mq.ErrInvalidReceipt, codes.InvalidArgument},
 	{mq.ErrLeaseEnded, codes.FailedPrecondition},
+	{mq.ErrInvalidHandle, codes.InvalidArgument},
+	{mq.ErrNotPending, codes.NotFound},
 	{mq.ErrShardNotFound, codes.Unavailable},
 	{mq.ErrStopped, codes.Unavailable},
 	{context.Canceled, codes.Canceled},

@@ -55,6 +55,9 @@ var specimens = map[string]proto.Message{
 	"ReconnectClients":   &adminpb.ReconnectClientsRequest{ClientIds: []string{"c", "d"}},
 	"ListDeadLetters":    &adminpb.ListDeadLettersRequest{Namespace: "n"},
 	"RedriveDeadLetters": &adminpb.RedriveDeadLettersRequest{Group: "g", Max: 5},
+	"ListTimers":         &adminpb.ListTimersRequest{Topic: "t", PageSize: 10, PageToken: "0.5.6", MessageId: "m"},
+	"CancelTimers":       &adminpb.CancelTimersRequest{Topic: "t", Ids: []string{"s1/7", "s2/8"}},
+	"PostponeTimers":     &adminpb.PostponeTimersRequest{Topic: "t", Ids: []string{"s1/7"}, DeliverAt: timestamppb.New(time.Unix(1, 0))},
 	"ListClients":        &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
 }
 
@@ -75,7 +78,7 @@ func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
 		}
 		return true
 	})
-	require.Equal(t, 2, services)
+	require.Equal(t, 3, services)
 }
 
 func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) {

@@ -13,14 +13,16 @@ import (
 )
 
 // CreateTopic creates a topic, or answers the one that exists with the same
-// configuration. Only NORMAL topics are supported yet; other types answer
+// configuration. NORMAL and DELAY topics are supported yet; other types answer
 // UNIMPLEMENTED.
 func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
 	typ, err := topicType(req.GetType())
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	if typ != mq.TopicNormal {
+	switch typ {
+	case mq.TopicNormal, mq.TopicDelay:
+	default:
 		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}
 	perm, err := permission(req.GetPermission())

@@ -67,8 +67,10 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 			return refuse(rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "%smessage_type %q: topic %q takes %s messages",
 				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
-		if t != mq.Normal {
-			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server takes NORMAL messages only",
+		switch t {
+		case mq.Normal, mq.Delay:
+		default:
+			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server does not take them yet",
 				position(i, len(msgs)), t)
 		}
 	}

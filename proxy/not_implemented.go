@@ -1,7 +1,7 @@
 package proxy
 
 // PullMessage, UpdateOffset, GetOffset, QueryOffset, EndTransaction,
-// RecallMessage, SyncLiteSubscription
+// SyncLiteSubscription
 //
 // Behaviour: none is built. Each answers the status NOT_IMPLEMENTED in a normal
 // response, PullMessage in its only frame: clients take a gRPC error for a
@@ -56,11 +56,6 @@ func (s *Server) QueryOffset(ctx context.Context, _ *rmqpb.QueryOffsetRequest) (
 // EndTransaction is not implemented.
 func (s *Server) EndTransaction(ctx context.Context, _ *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
 	return &rmqpb.EndTransactionResponse{Status: s.notBuilt(ctx, "EndTransaction")}, nil
-}
-
-// RecallMessage is not implemented.
-func (s *Server) RecallMessage(ctx context.Context, _ *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	return &rmqpb.RecallMessageResponse{Status: s.notBuilt(ctx, "RecallMessage")}, nil
 }
 
 // SyncLiteSubscription is not implemented.

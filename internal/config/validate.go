@@ -24,6 +24,7 @@ const (
 	// A record of the log holds a message and does not span segments.
 	segmentHeadroom = 64 << 10
 	maxRenew        = mq.MaxRetryDelay
+	maxDelay        = 10 * 365 * 24 * time.Hour
 	maxCount        = 1_000_000_000
 	maxConnections  = 10_000_000
 	// A receive may find 4 MiB.
@@ -261,6 +262,9 @@ func (c Config) validateTimes() error {
 	}
 	// The SDKs send a heartbeat every 10 or 30 seconds.
 	if err := within("session_timeout", c.SessionTimeout, 31*time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("max_delay", c.MaxDelay, time.Second, maxDelay); err != nil {
 		return err
 	}
 	if err := within("shutdown_timeout", c.ShutdownTimeout, 0, time.Hour); err != nil {

@@ -100,36 +100,41 @@ func (m *Machine) applyPendingChange(rec Record, res *Result) error {
 
 func (m *Machine) changeOne(c *command.PendingChange, ref command.PendingRef) (refusal, err error) {
 	p, found, err := m.pending(ref.ID)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !found:
-		return notPending(ref.ID, "it was delivered or dropped, or recalled long ago"), nil
-	case p.Topic != c.Topic || ref.Hash != 0 && ref.Hash != p.ID:
-		return fmt.Errorf("pending message %d is another one: %w", ref.ID, mq.ErrInvalidHandle), nil
+	}
+	change, refusal := JudgePendingChange(c, ref, &p, found)
+	if refusal != nil || !change {
+		return refusal, nil
+	}
+	if c.Op == command.DropPending {
+		return nil, m.dropPending(ref.ID, &p)
 	}
 	now := p
-	switch c.Op {
-	case command.DropPending:
-		if c.State != 0 && c.State != uint8(p.State) {
-			return notPending(ref.ID, "it is "+p.State.String()), nil
-		}
-		return nil, m.dropPending(ref.ID, &p)
-	case command.RecallPending:
-		if p.State == keyspace.Recalled {
-			return nil, nil // asked again
-		}
-		now.State = keyspace.Recalled
-	case command.PostponePending:
-		if p.State == keyspace.Recalled {
-			return notPending(ref.ID, "it was recalled"), nil
-		}
-	}
-	if p.State != keyspace.Timed {
-		return notPending(ref.ID, "it is no delayed message"), nil
-	}
-	if now.At = c.At; now.State == keyspace.Recalled {
-		now.At = max(c.At, p.At)
+	if now.At = c.At; c.Op == command.RecallPending {
+		now.State, now.At = keyspace.Recalled, max(c.At, p.At)
 	}
 	return nil, m.changePending(ref.ID, &p, &now)
+}
+
+// JudgePendingChange says whether a change of a pending message that has the record p, if
+// it is found, changes anything, and why it is refused, if it is.
+func JudgePendingChange(c *command.PendingChange, ref command.PendingRef, p *keyspace.Pending, found bool) (change bool, refusal error) {
+	switch {
+	case !found:
+		return false, notPending(ref.ID, "it was delivered or dropped, or recalled long ago")
+	case p.Topic != c.Topic || ref.Hash != 0 && ref.Hash != p.ID:
+		return false, fmt.Errorf("pending message %d is another one: %w", ref.ID, mq.ErrInvalidHandle)
+	case c.Op == command.DropPending && (c.State == 0 || c.State == uint8(p.State)):
+		return true, nil
+	case c.Op == command.DropPending:
+		return false, notPending(ref.ID, "it is "+p.State.String())
+	case p.State == keyspace.Timed:
+		return true, nil
+	case p.State == keyspace.Recalled && c.Op == command.RecallPending:
+		return false, nil // asked again
+	case p.State == keyspace.Recalled:
+		return false, notPending(ref.ID, "it was recalled")
+	}
+	return false, notPending(ref.ID, "it is no delayed message")
 }

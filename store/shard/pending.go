@@ -30,15 +30,43 @@ func (s *Shard) ChangePending(ctx context.Context, topic mq.TopicID, refs []comm
 	if len(refs) == 0 || len(refs) > command.MaxPending {
 		return nil, fmt.Errorf("change of %d pending messages, the limit is %d: %w", len(refs), command.MaxPending, mq.ErrInvalid)
 	}
-	r := s.newRequest(command.KindPendingChange)
-	r.pendingChange = command.PendingChange{Op: op, Topic: topic, Refs: refs}
+	c := command.PendingChange{Op: op, Topic: topic, Refs: refs}
 	switch op {
 	case command.RecallPending:
-		r.pendingChange.At = s.wall() + int64(recalledKept)
+		c.At = s.wall() + int64(recalledKept)
 	case command.PostponePending:
-		r.pendingChange.At = at.UnixNano()
+		c.At = at.UnixNano()
 	}
+	results, any, err := s.judge(&c)
+	if err != nil || !any {
+		return results, err
+	}
+	r := s.newRequest(command.KindPendingChange)
+	r.pendingChange = c
 	return s.settle(ctx, r)
+}
+
+// judge answers a change as it would be answered now, and reports whether it would change
+// anything: what does not is not worth a record of the log. Who knows a pending message
+// knows it since it could be read.
+func (s *Shard) judge(c *command.PendingChange) (results []error, any bool, err error) {
+	results = make([]error, len(c.Refs))
+	for i, ref := range c.Refs {
+		err := s.withViews(func() error {
+			p, found, err := machine.ReadPending(s.db, ref.ID)
+			if err != nil {
+				return err
+			}
+			change := false
+			change, results[i] = machine.JudgePendingChange(c, ref, &p, found)
+			any = any || change
+			return nil
+		})
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	return results, any, s.Err()
 }
 
 // Pending returns up to limit pending messages of a topic that are in the state, from a

@@ -26,6 +26,7 @@ type Server struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	Admin
 	Clients
+	Timers
 
 	// Addr is its host:port.
 	Addr string
@@ -73,6 +74,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	rmqpb.RegisterMessagingServiceServer(server, s)
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
+	adminpb.RegisterTimerServiceServer(server, &s.Timers)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
