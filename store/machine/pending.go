@@ -125,7 +125,7 @@ func (m *Machine) changePending(id mq.PendingID, old, now *keyspace.Pending) err
 	if err := m.set(m.key, m.val); err != nil {
 		return err
 	}
-	if mark := (PendingMark{now.At, id}); mark.Before(m.pendings.low[now.State]) {
+	if mark := (PendingMark{At: now.At, ID: id}); mark.Before(m.pendings.low[now.State]) {
 		m.pendings.low[now.State] = mark
 	}
 	m.val = keyspace.AppendPendingID(m.val[:0], id)
@@ -199,7 +199,7 @@ func (m *Machine) pendingUntil(state keyspace.PendingState, from PendingMark, to
 		if err != nil {
 			return nil, err
 		}
-		marks = append(marks, PendingMark{at, id})
+		marks = append(marks, PendingMark{At: at, ID: id})
 	}
 	if err := it.Error(); err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func (v *View) PendingOf(topic mq.TopicID, state keyspace.PendingState, from Pen
 		if err != nil {
 			return nil, err
 		}
-		marks = append(marks, PendingMark{at, id})
+		marks = append(marks, PendingMark{At: at, ID: id})
 	}
 	return marks, it.Error()
 }

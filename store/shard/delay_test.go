@@ -382,11 +382,72 @@ func TestSendsGoBetweenTheSlicesOfABurstOfDelayedMessages(t *testing.T) {
 	})
 }
 
+// TestRandomHistoriesOfDelayedMessages lets messages be sent, recalled and postponed while
+// the wall clock jumps and the machine crashes: each comes once, and not before its
+// time, or was recalled.
+func TestRandomHistoriesOfDelayedMessages(t *testing.T) {
+	for _, seed := range seeds(t, 40) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			d := newDelayed(t, shard.Options{SegmentSize: smallSegment, Retention: shard.Retention{
+				Interval: time.Minute, Of: func(id mq.TopicID) (time.Duration, bool) { return time.Duration(id-1) * time.Minute, true },
+			}})
+			defer func() { d.close() }()
+			between := func(low, high time.Duration) time.Duration { return low + time.Duration(rng.Int64N(int64(high-low))) }
+			var ids []string
+			recalled, came := map[string]bool{}, map[string]int{}
+			receive := func() {
+				synctest.Wait()
+				for _, m := range d.receive("a", 0) { // which checks the time
+					came[m.ID]++
+				}
+			}
+			for n := range 150 {
+				switch some := func() string { return ids[rng.IntN(len(ids))] }; rng.IntN(12) {
+				case 0, 1, 2, 3:
+					ids = append(ids, fmt.Sprint("m", n))
+					d.send("a", ids[len(ids)-1], between(-time.Minute, 20*time.Minute))
+				case 4:
+					if len(ids) > 0 {
+						if id := some(); d.change("a", command.RecallPending, id, 0) == nil {
+							recalled[id] = true
+						}
+					}
+				case 5:
+					if len(ids) > 0 {
+						_ = d.change("a", command.PostponePending, some(), between(-time.Minute, 20*time.Minute)) // judged by what comes
+					}
+				case 6:
+					receive() // what has come, by the clock that it came by
+					d.wall.step(between(-10*time.Minute, 10*time.Minute))
+				case 7:
+					receive()
+					d.crash()
+				case 8:
+					fill(d.t, d.s, d.topics["b"], rng.IntN(8)) // so that segments go
+				default:
+					time.Sleep(between(0, 2*time.Minute))
+					receive()
+				}
+			}
+			time.Sleep(time.Hour)
+			receive()
+			for _, id := range ids {
+				want := 1
+				if recalled[id] {
+					want = 0
+				}
+				require.Equal(t, want, came[id], "seed %d: %s", seed, id)
+			}
+			require.Zero(t, d.s.Stats().Timed)
+		})
+	}
+}
+
 // A delayScript is a small workload with everything that becomes of delayed messages:
 // sends, recalls, deliveries, and segments that go.
 type delayScript struct {
 	t    *testing.T
-	fs   vfs.FS
 	s    *shard.Shard
 	a, b *mq.Topic
 	// sent are those whose send was answered; recalled those whose recall was, or may

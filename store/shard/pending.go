@@ -57,9 +57,8 @@ func (s *Shard) judge(c *command.PendingChange) (results []error, any bool, err 
 			if err != nil {
 				return err
 			}
-			change := false
-			change, results[i] = machine.JudgePendingChange(c, ref, &p, found)
-			any = any || change
+			change, refusal := machine.JudgePendingChange(c, ref, &p, found)
+			results[i], any = refusal, any || change
 			return nil
 		})
 		if err != nil {

@@ -31,15 +31,18 @@ type Timer struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Chosen by the sender; empty when the message cannot be read.
 	MessageId string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// As the sender set it.
+	Tag string `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
 	// As the sender set them.
-	Tag  string   `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
 	Keys []string `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`
-	// When it is to be delivered, and when it was stored.
+	// When it is to be delivered.
 	DeliverAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deliver_at,json=deliverAt,proto3" json:"deliver_at,omitempty"`
-	StoredAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
-	// Where it will be.
+	// When it was stored.
+	StoredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
+	// The shard that has it.
 	Shard string `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`
-	Queue int32  `protobuf:"varint,8,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The queue on the shard that it will be in.
+	Queue int32 `protobuf:"varint,8,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Bytes that are stored of it.
 	Size          int64 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -142,9 +145,10 @@ func (x *Timer) GetSize() int64 {
 // ListTimersRequest names the topic.
 type ListTimersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace and name of the topic.
+	// Namespace of the topic.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Topic     string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Name of the topic.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// The most messages to answer, at most 1000; 0 means 100.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Where to go on, from the answer before.
@@ -222,8 +226,9 @@ func (x *ListTimersRequest) GetMessageId() string {
 
 // ListTimersResponse answers ListTimers.
 type ListTimersResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Timers []*Timer               `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The messages, in order.
+	Timers []*Timer `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
 	// Where to go on; empty at the end. With a message id wanted, there may be more
 	// behind an answer without messages.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -287,9 +292,10 @@ func (x *ListTimersResponse) GetPending() int64 {
 // CancelTimersRequest names the messages.
 type CancelTimersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace and name of the topic.
+	// Namespace of the topic.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Topic     string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Name of the topic.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Ids of timers, or recall handles as the senders of the messages were given
 	// them; at most 1000.
 	Ids           []string `protobuf:"bytes,3,rep,name=ids,proto3" json:"ids,omitempty"`
@@ -397,9 +403,10 @@ func (x *CancelTimersResponse) GetResults() []*TimerResult {
 // PostponeTimersRequest names the messages and the time.
 type PostponeTimersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace and name of the topic.
+	// Namespace of the topic.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Topic     string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Name of the topic.
+	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// As in CancelTimersRequest.
 	Ids []string `protobuf:"bytes,3,rep,name=ids,proto3" json:"ids,omitempty"`
 	// The new time of delivery, not further ahead than a sender may choose. One
