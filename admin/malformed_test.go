@@ -59,7 +59,10 @@ var specimens = map[string]proto.Message{
 	"ResetOffset": &adminpb.ResetOffsetRequest{
 		Group: "g", Topic: "t", Shard: "s1", Queue: new(int32(1)), Target: &adminpb.ResetOffsetRequest_Offset{Offset: 0},
 	},
-	"ListClients": &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
+	"ListTimers":     &adminpb.ListTimersRequest{Topic: "t", PageSize: 10, PageToken: "0.5.6", MessageId: "m"},
+	"CancelTimers":   &adminpb.CancelTimersRequest{Topic: "t", Ids: []string{"s1/7", "s2/8"}},
+	"PostponeTimers": &adminpb.PostponeTimersRequest{Topic: "t", Ids: []string{"s1/7"}, DeliverAt: timestamppb.New(time.Unix(1, 0))},
+	"ListClients":    &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
 }
 
 func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {

@@ -47,6 +47,12 @@ var (
 	ErrOffsetNotFound = errors.New("offset not found")
 	// ErrIllegalFilter: a filter expression that means nothing.
 	ErrIllegalFilter = errors.New("illegal filter expression")
+	// ErrInvalidHandle: a handle of a pending message cannot be read, or belongs to
+	// another message or topic.
+	ErrInvalidHandle = errors.New("invalid handle")
+	// ErrNotPending: the message does not wait for its time, or for the end of its
+	// transaction, any more.
+	ErrNotPending = errors.New("not pending")
 
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")

@@ -110,6 +110,71 @@ type Appended struct {
 	Repeated bool
 }
 
+// A PendingHandle names a pending message to those who may change what becomes of it. It
+// travels to the client as opaque text and back; who has it knows the message.
+type PendingHandle struct {
+	Shard string
+	Topic TopicID
+	ID    PendingID
+	// MessageID is that of the message: who presents a handle with another one knows
+	// another message. Empty in the hands of an operator, who may change any.
+	MessageID string
+}
+
+// A PendingMark is a place in the order in which the states of pending messages end; the
+// zero mark is before all.
+type PendingMark struct {
+	At int64 // Unix nanoseconds
+	ID PendingID
+}
+
+// Before reports whether m comes before other.
+func (m PendingMark) Before(other PendingMark) bool {
+	return m.At < other.At || m.At == other.At && m.ID < other.ID
+}
+
+// Next returns the first mark behind m.
+func (m PendingMark) Next() PendingMark {
+	if m.ID++; m.ID == 0 {
+		m.At++
+	}
+	return m
+}
+
+// A PendingQuery asks for the delayed messages of a topic, the first to be delivered first.
+type PendingQuery struct {
+	Topic TopicID
+	From  PendingMark
+	// Max is the largest number of messages, at least 1.
+	Max int
+	// MessageID, when set, is that of the messages wanted.
+	MessageID string
+}
+
+// HashMessageID returns the hash of a message id that pending messages are known by. It
+// never changes.
+func HashMessageID(id string) uint64 {
+	if id == "" {
+		return 0
+	}
+	h := uint64(14695981039346656037) // FNV-1a
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	return max(h, 1)
+}
+
+// A PendingMessage is what an operator wants to know of a pending message.
+type PendingMessage struct {
+	PendingHandle // its MessageID is empty when the message cannot be read, or is no longer needed
+	Queue         QueueID
+	Tag           string
+	Keys          []string
+	StoreTime     time.Time
+	At            time.Time // when its state ends: the time of delivery; zero: never
+	Size          int       // bytes stored
+}
+
 // A Delivery is one message handed to one consumer, under a lease.
 type Delivery struct {
 	Message

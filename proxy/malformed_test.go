@@ -165,7 +165,10 @@ var specimens = map[string]specimen{
 	"EndTransaction": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.EndTransactionRequest{
 		Topic: named("orders"), MessageId: "m", TransactionId: "m", Resolution: rmqpb.TransactionResolution_COMMIT,
 	}),
-	"RecallMessage": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.RecallMessageRequest{Topic: named("orders"), RecallHandle: "h"}),
+	"RecallMessage": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		entries := s.send(t, delayedMessage("late", fmt.Sprint("m", time.Now().UnixNano()), time.Hour))
+		return &rmqpb.RecallMessageRequest{Topic: named("late"), RecallHandle: entries[0].GetRecallHandle()}
+	}},
 	"SyncLiteSubscription": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.SyncLiteSubscriptionRequest{
 		Topic: named("orders"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
 	}),
@@ -179,6 +182,7 @@ func malformedServer(t testing.TB, log io.Writer) *testServer {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	s.topic(t, "orders", router.TopicSpec{Queues: 64})
+	s.topic(t, "late", router.TopicSpec{Type: mq.TopicDelay, Queues: 1})
 	s.group(t, "g")
 	return s
 }

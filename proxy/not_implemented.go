@@ -1,6 +1,6 @@
 package proxy
 
-// EndTransaction, RecallMessage, SyncLiteSubscription
+// EndTransaction, SyncLiteSubscription
 //
 // Behaviour: none is built. Each answers the status NOT_IMPLEMENTED in a normal
 // response: clients take a gRPC error for a broken connection.
@@ -30,11 +30,6 @@ func notImplemented(what string) error {
 // EndTransaction is not implemented.
 func (s *Server) EndTransaction(ctx context.Context, _ *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
 	return &rmqpb.EndTransactionResponse{Status: s.notBuilt(ctx, "EndTransaction")}, nil
-}
-
-// RecallMessage is not implemented.
-func (s *Server) RecallMessage(ctx context.Context, _ *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	return &rmqpb.RecallMessageResponse{Status: s.notBuilt(ctx, "RecallMessage")}, nil
 }
 
 // SyncLiteSubscription is not implemented.

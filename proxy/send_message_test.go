@@ -258,7 +258,7 @@ func TestTypeOfEveryMessageMustFitTheTopic(t *testing.T) {
 		{"fifo", with(rmqpb.MessageType_FIFO, group), ok},
 		{"mixed", with(rmqpb.MessageType_NORMAL, nil), ok},
 		{"mixed", with(0, group), ok},
-		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), later},
+		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), ok},
 		{"mixed", with(rmqpb.MessageType_TRANSACTION, nil), later},
 		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.Priority = new(int32(1)) }), conflict},
 	} {
@@ -276,10 +276,9 @@ func TestOneMessageOfAWrongTypeRefusesTheBatch(t *testing.T) {
 	for topic, want := range map[string]rmqpb.Code{
 		"normal": rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "mixed": rmqpb.Code_NOT_IMPLEMENTED,
 	} {
-		delayed := message(topic, "2", "body")
-		delayed.SystemProperties.MessageType = rmqpb.MessageType_DELAY
-		delayed.SystemProperties.DeliveryTimestamp = timestamppb.Now()
-		res := s.try(t, message(topic, "1", "body"), delayed)
+		half := message(topic, "2", "body")
+		half.SystemProperties.MessageType = rmqpb.MessageType_TRANSACTION
+		res := s.try(t, message(topic, "1", "body"), half)
 		require.Equal(t, want, res.GetStatus().GetCode(), topic)
 		require.Contains(t, res.GetStatus().GetMessage(), "message 2 of 2")
 		s.requireNothingStored(t, topic)

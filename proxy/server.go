@@ -32,6 +32,7 @@ type Store interface {
 	Ack(ctx context.Context, leases []mq.Lease) []error
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
 	DeadLetter(ctx context.Context, lease mq.Lease) error
+	Recall(ctx context.Context, handles []mq.PendingHandle) []error
 	OffsetStore
 }
 
@@ -70,6 +71,8 @@ type Options struct {
 	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
 	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
+	// MaxDelay is how far ahead a delivery time may lie: 40 days by default.
+	MaxDelay time.Duration
 	// DeliveryMemory bounds the stored bytes of messages that are on their way to
 	// consumers: 256 MiB by default. Receives that find more wait.
 	DeliveryMemory int64
@@ -118,6 +121,7 @@ func (o Options) withDefaults() Options {
 	def(&o.SessionTimeout, 90*time.Second)
 	def(&o.RenewSlice, 60*time.Second)
 	def(&o.RenewLimit, 3*time.Hour)
+	def(&o.MaxDelay, 40*24*time.Hour)
 	if o.MaxBodySize == 0 {
 		o.MaxBodySize = 4 << 20
 	}

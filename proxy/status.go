@@ -44,6 +44,8 @@ var codes = []struct {
 	{mq.ErrIllegalOffset, rmqpb.Code_ILLEGAL_OFFSET},
 	{mq.ErrOffsetNotFound, rmqpb.Code_OFFSET_NOT_FOUND},
 	{mq.ErrIllegalFilter, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
+	{mq.ErrInvalidHandle, rmqpb.Code_BAD_REQUEST},
+	{mq.ErrNotPending, rmqpb.Code_MESSAGE_NOT_FOUND},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},

@@ -63,6 +63,8 @@ type Config struct {
 	MaxRecvSize Size
 	// MaxBodySize is the largest body of a message (max_body_size).
 	MaxBodySize Size
+	// MaxDelay is how far ahead the delivery time of a message may lie (max_delay).
+	MaxDelay time.Duration
 	// DeliveryMemory bounds the messages that are on their way to consumers at once
 	// (delivery_memory). They take up to twice as much memory.
 	DeliveryMemory Size
@@ -283,6 +285,7 @@ func Default() Config {
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,
 		MaxBodySize:      4 << 20,
+		MaxDelay:         40 * 24 * time.Hour,
 		DeliveryMemory:   256 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,

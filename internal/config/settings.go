@@ -60,6 +60,7 @@ func settings(c *Config) []setting {
 		{"default_queues", "default-queues", "`number` of queues of a topic whose creator names none", integer(&c.DefaultQueues)},
 		{"max_recv_size", "max-recv-size", "largest `size` of a request", size(&c.MaxRecvSize)},
 		{"max_body_size", "max-body-size", "largest `size` of a message body", size(&c.MaxBodySize)},
+		{"max_delay", "max-delay", "longest `time` ahead that a message may be delivered at", span(&c.MaxDelay)},
 		{"delivery_memory", "delivery-memory", "largest `size` of all messages on their way to consumers", size(&c.DeliveryMemory)},
 		{"long_polling_max", "long-polling-max", "longest `time` an empty receive waits", span(&c.LongPollingMax)},
 		{"memory_limit", "memory-limit", "`size` of memory to stay below; 0: GOMEMLIMIT, or the container's", size(&c.MemoryLimit)},

@@ -26,6 +26,7 @@ const (
 	maxRenew        = mq.MaxRetryDelay
 	// A third of a slice must be enough for a round of the store on a slow disk.
 	minRenew       = 2 * time.Second
+	maxDelay       = 10 * 365 * 24 * time.Hour
 	maxCount       = 1_000_000_000
 	maxConnections = 10_000_000
 	// A receive may find 4 MiB, and one connection gets half.
@@ -269,6 +270,9 @@ func (c Config) validateTimes() error {
 	}
 	// The SDKs send a heartbeat every 10 or 30 seconds.
 	if err := within("session_timeout", c.SessionTimeout, 31*time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("max_delay", c.MaxDelay, time.Second, maxDelay); err != nil {
 		return err
 	}
 	if err := within("shutdown_timeout", c.ShutdownTimeout, 0, time.Hour); err != nil {

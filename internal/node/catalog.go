@@ -188,6 +188,22 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Abandoned) },
 	},
 	{
+		family{"perigee.delayed.pending.messages", gauge, none, ofShard, "Delayed messages that wait for their time."},
+		func(r *shardReading) float64 { return float64(r.Timed) },
+	},
+	{
+		family{"perigee.delayed.delivered.messages", counter, none, ofShard, "Delayed messages that came into their queues when their time had come."},
+		func(r *shardReading) float64 { return float64(r.Fired) },
+	},
+	{
+		family{"perigee.delayed.unreadable.messages", counter, none, ofShard, "Delayed messages that could not be read when their time had come: the disk or its contents are damaged."},
+		func(r *shardReading) float64 { return float64(r.TimedUnreadable) },
+	},
+	{
+		family{"perigee.pending.moved.messages", counter, none, ofShard, "Delayed and half messages written again at the end of the log, so that it could be cut."},
+		func(r *shardReading) float64 { return float64(r.Moved) },
+	},
+	{
 		family{"perigee.disk.refuse", gauge, bytes, ofShard, "From how many bytes used on sends are refused (retention.disk.refuse); 0: never."},
 		func(r *shardReading) float64 { return limit(r.DiskRefuse) },
 	},
@@ -205,6 +221,11 @@ var stageDuration = family{
 	"perigee.stage.duration", durations, seconds,
 	[]string{"shard", "stage"},
 	"Time in each stage of the store: queue is how long each request waits for its round, the others are of whole rounds: append (checked, encoded and written to the log), fsync (in async mode beside the rounds), apply (carried out and committed to the views), answer.",
+}
+
+var delayedLateness = family{
+	"perigee.delayed.lateness", durations, seconds, ofShard,
+	"How long after their time delayed messages came into their queues, those too whose time came while the server was down.",
 }
 
 var logMetrics = []column[*shardReading]{

@@ -36,6 +36,10 @@ var topicMetrics = []column[topicReading]{
 		family{"perigee.topic.stored.messages", gauge, none, ofTopic, "Messages that the topic holds, delivered or not."},
 		func(r topicReading) float64 { return float64(r.Stored) },
 	},
+	{
+		family{"perigee.topic.delayed.messages", gauge, none, ofTopic, "Delayed messages of the topic that wait for their time."},
+		func(r topicReading) float64 { return float64(r.Timed) },
+	},
 }
 
 // A groupReading is one group with one topic on one shard, or the rest of the
@@ -128,7 +132,7 @@ func catalog() []family {
 	return slices.Concat(
 		families(buildMetrics), families(stateMetrics), []family{rpcDuration, receiveWait},
 		families(connectionMetrics), families(refusalMetrics), families(tlsMetrics), families(proxyMetrics), families(shardMetrics),
-		[]family{stageDuration}, families(logMetrics),
+		[]family{delayedLateness, stageDuration}, families(logMetrics),
 		families(topicMetrics), families(groupMetrics), families(droppedMetrics),
 	)
 }

@@ -266,7 +266,7 @@ func (n *node) buildServer() (err error) {
 	}
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
+		MaxBodySize: int(n.cfg.MaxBodySize), MaxDelay: n.cfg.MaxDelay, DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		MaxSessions: n.cfg.MaxSessions, SettingsMemory: n.memory.settings, SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		CompileFilter: func(expression string) (mq.Filter, error) { return filter.Compile(expression) },
@@ -287,6 +287,7 @@ func (n *node) buildServer() (err error) {
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
 		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: []string{n.cfg.Shard}, Clients: n.proxy, Node: host, Logger: n.logger,
+		MaxDelay: n.cfg.MaxDelay,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)

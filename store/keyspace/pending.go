@@ -17,9 +17,15 @@ const (
 	GivenUp    PendingState = 3 // for an operator: its producer was asked as often as may be
 	Committed  PendingState = 4 // for being forgotten; the message is in its queue
 	RolledBack PendingState = 5 // for being forgotten
+	Recalled   PendingState = 6 // for being forgotten; it was timed
 )
 
-var pendingStates = [...]string{Timed: "timed", Half: "half", GivenUp: "given up", Committed: "committed", RolledBack: "rolled back"}
+// PendingStates is how many states there are, and 0.
+const PendingStates = 7
+
+var pendingStates = [PendingStates]string{
+	Timed: "timed", Half: "half", GivenUp: "given up", Committed: "committed", RolledBack: "rolled back", Recalled: "recalled",
+}
 
 // String returns the state in words.
 func (s PendingState) String() string {
@@ -86,7 +92,7 @@ func AppendPending(dst []byte, p *Pending) []byte {
 
 // DecodePending decodes what AppendPending wrote.
 func DecodePending(b []byte) (Pending, error) {
-	if len(b) != pendingSize || b[0] < byte(Timed) || b[0] > byte(RolledBack) {
+	if len(b) != pendingSize || b[0] < byte(Timed) || b[0] >= PendingStates {
 		return Pending{}, corrupt("pending message", b)
 	}
 	return Pending{

@@ -54,8 +54,8 @@ type Result struct {
 	// Trimmed counts the messages that a trim has put below the beginnings of their
 	// queues, whether or not any group still wanted them.
 	Trimmed uint64
-	// Settled has one answer for each delivery of an ack or change, nil or a
-	// sentinel of mq.
+	// Settled has one answer for each delivery of an ack or change, and for each pending
+	// message of a fire, move or change, nil or a sentinel of mq.
 	Settled []error
 	// Ended is how many leases an expire has ended.
 	Ended int
@@ -385,6 +385,12 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyAppend(rec, res)
 	case command.KindSend:
 		err = m.applySend(rec, res)
+	case command.KindFire:
+		err = m.applyFire(rec, res)
+	case command.KindPendingChange:
+		err = m.applyPendingChange(rec, res)
+	case command.KindPendingMove:
+		err = m.applyPendingMove(rec, res)
 	case command.KindPopSelect:
 		err = m.applySelectPop(rec, res)
 	case command.KindPop:
@@ -451,6 +457,7 @@ func (m *Machine) Commit() error {
 	}
 	m.deleted = m.deleted[:0]
 	m.repeats.committed()
+	clear(m.pendings.fresh)
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

@@ -186,9 +186,6 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
-	if err := m.dropPendingsOf(c.ID); err != nil {
-		return err
-	}
 	m.key = keyspace.AppendGoneTopicKey(m.key[:0], c.ID)
 	if err := m.set(m.key, nil); err != nil {
 		return err

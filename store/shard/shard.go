@@ -63,6 +63,9 @@ type Options struct {
 	// QueueBytes bounds the messages of the appends that wait for the loop or are
 	// in it: 256 MiB by default. More are refused.
 	QueueBytes int64
+	// Wall is the wall clock: time.Now by default. Delayed messages are delivered by it;
+	// everything else goes by a clock that no step of it moves.
+	Wall func() time.Time
 	// MaxWaiting bounds how many receives and pulls may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
@@ -106,6 +109,9 @@ func (o Options) withDefaults() Options {
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 256 << 20
 	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -139,6 +145,8 @@ type Shard struct {
 	looks    looks
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
+	timed    timed
+	sweep    sweep
 
 	topics atomic.Uint64           // grows when a topic is registered, changed or deleted
 	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
@@ -186,6 +194,8 @@ func Open(opts Options) (*Shard, error) {
 		viewsMoved: make(chan struct{}, 1),
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
+		timed:      timed{wake: make(chan struct{}, 1)},
+		sweep:      sweep{wake: make(chan struct{}, 1)},
 		scarce:     make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -205,6 +215,8 @@ func Open(opts Options) (*Shard, error) {
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
+	s.running.Go(s.deliverTimed)
+	s.running.Go(s.sweepPending)
 	if opts.Flush == FlushAsync {
 		s.running.Go(s.flusher)
 	}

@@ -20,7 +20,8 @@ type stats struct {
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
-	full, notRemoved, pulled        atomic.Uint64
+	full, notRemoved, pulled, moved atomic.Uint64
+	timed                           atomic.Int64
 
 	position atomic.Uint64 // of the log, behind what is applied
 	series   series
@@ -30,6 +31,7 @@ type stats struct {
 func (st *stats) open(m *machine.Machine, maxSeries int) {
 	st.series.open(m, maxSeries)
 	st.position.Store(m.State().Pos)
+	st.timed.Store(m.PendingIn(keyspace.Timed))
 }
 
 // applied counts one command. r is nil for commands that nobody waits for.
@@ -165,8 +167,16 @@ type Stats struct {
 	// Trimmed messages have left their queues: past their age, purged, or Evicted for
 	// want of room. Abandoned of them waited to be delivered again to a group.
 	Trimmed, Evicted, Abandoned uint64
-	StoreFull                   uint64 // sends and receives refused for want of disk space
-	NotRemoved                  uint64 // removals of files no longer needed that failed; they are tried again
+	// Timed delayed messages wait for their time; Fired were delivered when it had come,
+	// Late says how late. TimedUnreadable ones could not be read then.
+	Timed                  int64
+	Fired, TimedUnreadable uint64
+	Late                   histogram.Snapshot
+	// Moved counts the pending messages that were written again, so that the log could
+	// be cut.
+	Moved      uint64
+	StoreFull  uint64 // sends and receives refused for want of disk space
+	NotRemoved uint64 // removals of files no longer needed that failed; they are tried again
 	// DiskUsed of the DiskCapacity bytes of the file system are in use, as last measured;
 	// sends are refused from DiskRefuse on. Zeros without watermarks; DiskRefuse is
 	// the greatest number without a limit.
@@ -205,6 +215,8 @@ func (s *Shard) Stats() Stats {
 		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken, Queued: len(s.requests),
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
 		LogApplied: st.position.Load(), Failed: s.Err() != nil,
+		Timed: st.timed.Load(), Fired: s.timed.fired.Load(), TimedUnreadable: s.timed.unreadable.Load(),
+		Late: s.timed.late.Snapshot(), Moved: st.moved.Load(),
 	}
 	segments := s.log.Segments()
 	v.Segments = len(segments)
@@ -268,6 +280,7 @@ type TopicRow struct {
 	Topic mq.Resource
 	TopicCounts
 	Stored int64 // messages in its queues
+	Timed  int64 // delayed messages that wait for their time
 }
 
 // A GroupRow is one group with one topic in a Survey.

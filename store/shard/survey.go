@@ -64,13 +64,15 @@ func (s *Shard) surveyTopics(ctx context.Context, v *Survey) error {
 				return err
 			}
 			c := s.stats.series.topic(ids[i])
+			timed := m.PendingOf(ids[i], keyspace.Timed)
 			if c == &s.stats.series.otherTopics {
 				v.TopicsDropped++
 				v.OtherTopics.Stored += stored
+				v.OtherTopics.Timed += timed
 				return nil
 			}
 			name, _ := m.TopicName(ids[i])
-			v.Topics = append(v.Topics, TopicRow{Topic: name, TopicCounts: c.load(), Stored: stored})
+			v.Topics = append(v.Topics, TopicRow{Topic: name, TopicCounts: c.load(), Stored: stored, Timed: timed})
 			return nil
 		})
 		if err != nil {

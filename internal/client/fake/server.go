@@ -29,6 +29,7 @@ type Server struct {
 	Admin
 	Clients
 	Offsets
+	Timers
 
 	// Addr is its host:port.
 	Addr string
@@ -86,6 +87,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	adminpb.RegisterOffsetServiceServer(server, &s.Offsets)
+	adminpb.RegisterTimerServiceServer(server, &s.Timers)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
