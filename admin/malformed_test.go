@@ -55,6 +55,8 @@ var specimens = map[string]proto.Message{
 	"ReconnectClients":   &adminpb.ReconnectClientsRequest{ClientIds: []string{"c", "d"}},
 	"ListDeadLetters":    &adminpb.ListDeadLettersRequest{Namespace: "n"},
 	"RedriveDeadLetters": &adminpb.RedriveDeadLettersRequest{Group: "g", Max: 5},
+	"ListTransactions":   &adminpb.ListTransactionsRequest{Topic: "t", Stage: adminpb.TransactionStage_TRANSACTION_STAGE_WAITING, PageSize: 10, PageToken: "1.0.0.5.6", MessageId: "m"},
+	"EndTransactions":    &adminpb.EndTransactionsRequest{Ids: []string{"s1/7", "s2/8"}, End: adminpb.TransactionEnd_TRANSACTION_END_ROLLBACK},
 	"ListTimers":         &adminpb.ListTimersRequest{Topic: "t", PageSize: 10, PageToken: "0.5.6", MessageId: "m"},
 	"CancelTimers":       &adminpb.CancelTimersRequest{Topic: "t", Ids: []string{"s1/7", "s2/8"}},
 	"PostponeTimers":     &adminpb.PostponeTimersRequest{Topic: "t", Ids: []string{"s1/7"}, DeliverAt: timestamppb.New(time.Unix(1, 0))},
@@ -78,7 +80,7 @@ func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
 		}
 		return true
 	})
-	require.Equal(t, 3, services)
+	require.Equal(t, 4, services)
 }
 
 func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) {

@@ -13,7 +13,7 @@ import (
 )
 
 // CreateTopic creates a topic, or answers the one that exists with the same
-// configuration. NORMAL and DELAY topics are supported yet; other types answer
+// configuration. NORMAL, DELAY and TRANSACTION topics are supported yet; other types answer
 // UNIMPLEMENTED.
 func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
 	typ, err := topicType(req.GetType())
@@ -21,7 +21,7 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	switch typ {
-	case mq.TopicNormal, mq.TopicDelay:
+	case mq.TopicNormal, mq.TopicDelay, mq.TopicTransaction:
 	default:
 		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}

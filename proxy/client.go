@@ -55,6 +55,15 @@ func (s *Server) caller(ctx context.Context) (client, error) {
 	return c, nil
 }
 
+// resources returns what the client names.
+func (c client) resources(names []*rmqpb.Resource) []mq.Resource {
+	list := make([]mq.Resource, len(names))
+	for i, name := range names {
+		list[i] = c.resource(name)
+	}
+	return list
+}
+
 func clientOf(ctx context.Context) client {
 	md, _ := metadata.FromIncomingContext(ctx)
 	first := func(key string) string {

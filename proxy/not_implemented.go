@@ -1,7 +1,6 @@
 package proxy
 
-// PullMessage, UpdateOffset, GetOffset, QueryOffset, EndTransaction,
-// SyncLiteSubscription
+// PullMessage, UpdateOffset, GetOffset, QueryOffset, SyncLiteSubscription
 //
 // Behaviour: none is built. Each answers the status NOT_IMPLEMENTED in a normal
 // response, PullMessage in its only frame: clients take a gRPC error for a
@@ -51,11 +50,6 @@ func (s *Server) GetOffset(ctx context.Context, _ *rmqpb.GetOffsetRequest) (*rmq
 // QueryOffset is not implemented.
 func (s *Server) QueryOffset(ctx context.Context, _ *rmqpb.QueryOffsetRequest) (*rmqpb.QueryOffsetResponse, error) {
 	return &rmqpb.QueryOffsetResponse{Status: s.notBuilt(ctx, "QueryOffset")}, nil
-}
-
-// EndTransaction is not implemented.
-func (s *Server) EndTransaction(ctx context.Context, _ *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-	return &rmqpb.EndTransactionResponse{Status: s.notBuilt(ctx, "EndTransaction")}, nil
 }
 
 // SyncLiteSubscription is not implemented.

@@ -43,6 +43,8 @@ var codes = []struct {
 	{mq.ErrLeaseEnded, rmqpb.Code_INVALID_RECEIPT_HANDLE},
 	{mq.ErrInvalidHandle, rmqpb.Code_BAD_REQUEST},
 	{mq.ErrNotPending, rmqpb.Code_MESSAGE_NOT_FOUND},
+	{mq.ErrUnknownTransaction, rmqpb.Code_INVALID_TRANSACTION_ID},
+	{mq.ErrTransactionEnded, rmqpb.Code_INVALID_TRANSACTION_ID},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},

@@ -71,8 +71,10 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 		case cmd := <-t.out.Commands():
 			t.out.Took(cmd)
 			if err := stream.Send(cmd); err != nil {
+				s.checks.unsent([]*rmqpb.TelemetryCommand{cmd})
 				return err
 			}
+			s.checks.sent(cmd)
 		case err := <-received:
 			return s.streamError(ctx, err)
 		case <-closing:
@@ -147,7 +149,10 @@ func (t *telemetry) attach() *session.Session {
 // detach ends it. A client that has no stream left, and did not end this one of
 // its own accord, may be gone.
 func (t *telemetry) detach(ctx context.Context) {
-	if t.detached().Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
+	left := t.detached()
+	t.server.producers().disconnected(left)
+	t.server.checks.unsent(t.out.End())
+	if left.Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
 		return
 	}
 	t.server.renewals.suspect(t.client.ID, streamGrace)
@@ -189,7 +194,9 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 	if err := validateSettings(t.client, settings); err != nil {
 		return err
 	}
-	t.attach().SetSettings(settings)
+	session := t.attach()
+	session.SetSettings(settings)
+	t.server.producers().set(session, t.client.resources(settings.GetPublishing().GetTopics()))
 	reply, sent := t.answer(ctx, settings)
 	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens

@@ -32,6 +32,9 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 		if m.Type == mq.Delay && m.DeliverAt.UnixNano() <= s.wall() {
 			m.DeliverAt = time.Time{} // it waits for nothing
 		}
+		if m.Type == mq.Transaction && m.Recovery <= 0 {
+			m.Recovery = s.opts.Transactions.First
+		}
 	}
 	r := s.newRequest(command.KindSend)
 	r.topic = topic

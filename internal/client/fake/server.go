@@ -27,6 +27,7 @@ type Server struct {
 	Admin
 	Clients
 	Timers
+	Transactions
 
 	// Addr is its host:port.
 	Addr string
@@ -75,6 +76,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	adminpb.RegisterTimerServiceServer(server, &s.Timers)
+	adminpb.RegisterTransactionServiceServer(server, &s.Transactions)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
