@@ -57,6 +57,7 @@ type Router interface {
 type Store interface {
 	MessageStore
 	TimerStore
+	TransactionStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
@@ -102,6 +103,7 @@ type Server struct {
 	adminpb.UnimplementedClientServiceServer
 	adminpb.UnimplementedOffsetServiceServer
 	adminpb.UnimplementedTimerServiceServer
+	adminpb.UnimplementedTransactionServiceServer
 
 	router  Router
 	store   Store
@@ -138,6 +140,7 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterClientServiceServer(g, s)
 	adminpb.RegisterOffsetServiceServer(g, s)
 	adminpb.RegisterTimerServiceServer(g, s)
+	adminpb.RegisterTransactionServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.
@@ -164,6 +167,8 @@ var statuses = []struct {
 	{mq.ErrLeaseEnded, codes.FailedPrecondition},
 	{mq.ErrInvalidHandle, codes.InvalidArgument},
 	{mq.ErrNotPending, codes.NotFound},
+	{mq.ErrUnknownTransaction, codes.NotFound},
+	{mq.ErrTransactionEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},
 	{mq.ErrStopped, codes.Unavailable},
 	{context.Canceled, codes.Canceled},

@@ -54,6 +54,12 @@ var (
 	// transaction, any more.
 	ErrNotPending = errors.New("not pending")
 
+	// ErrUnknownTransaction: there is no such transaction, or it ended longer ago than is
+	// remembered.
+	ErrUnknownTransaction = errors.New("unknown transaction")
+	// ErrTransactionEnded: the transaction has ended the other way.
+	ErrTransactionEnded = errors.New("transaction has ended")
+
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.

@@ -172,7 +172,29 @@ type PendingMessage struct {
 	Keys          []string
 	StoreTime     time.Time
 	At            time.Time // when its state ends: the time of delivery; zero: never
+	Checks        int       // how often producers of a half message have been asked
+	BornHost      string    // the host of its sender, as that says
 	Size          int       // bytes stored
+}
+
+// HalfStage says how far the questions about a half message have come.
+type HalfStage uint8
+
+// The stages of a half message whose transaction has not ended.
+const (
+	HalfWaiting   HalfStage = 0 // it is asked about later, or again
+	HalfLastAsked HalfStage = 1 // the last question may still be answered
+	HalfGivenUp   HalfStage = 2 // it waits for an operator, or a late answer
+)
+
+// A Check is a question to a producer of a half message: what becomes of it?
+type Check struct {
+	PendingHandle
+	Message   Message
+	Queue     QueueID
+	StoreTime time.Time
+	// Checks is how often producers have been asked, this time included.
+	Checks int
 }
 
 // A Delivery is one message handed to one consumer, under a lease.

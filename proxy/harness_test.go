@@ -55,7 +55,7 @@ func newTestServer(t testing.TB, change ...func(*testOptions)) *testServer {
 	meta, err := router.Open(o.router)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, meta.Close()) })
-	o.Store, o.Router = nodes, meta
+	o.Store, o.Router, o.Transactions = nodes, meta, nodes
 	o.CompileFilter = compileFilter
 	s, err := New(o.Options)
 	require.NoError(t, err)

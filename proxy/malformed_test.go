@@ -162,9 +162,13 @@ var specimens = map[string]specimen{
 	"QueryOffset": fixed(rmqpb.Code_OK, &rmqpb.QueryOffsetRequest{
 		MessageQueue: fullQueue(), QueryOffsetPolicy: rmqpb.QueryOffsetPolicy_TIMESTAMP, Timestamp: timestamppb.New(time.Unix(1, 1)),
 	}),
-	"EndTransaction": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.EndTransactionRequest{
-		Topic: named("orders"), MessageId: "m", TransactionId: "m", Resolution: rmqpb.TransactionResolution_COMMIT,
-	}),
+	"EndTransaction": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		id := fmt.Sprint("m", time.Now().UnixNano())
+		entries := s.send(t, halfMessage("halves", id))
+		return &rmqpb.EndTransactionRequest{
+			Topic: named("halves"), MessageId: id, TransactionId: entries[0].GetTransactionId(), Resolution: rmqpb.TransactionResolution_COMMIT,
+		}
+	}},
 	"RecallMessage": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
 		entries := s.send(t, delayedMessage("late", fmt.Sprint("m", time.Now().UnixNano()), time.Hour))
 		return &rmqpb.RecallMessageRequest{Topic: named("late"), RecallHandle: entries[0].GetRecallHandle()}
@@ -183,6 +187,7 @@ func malformedServer(t testing.TB, log io.Writer) *testServer {
 	})
 	s.topic(t, "orders", router.TopicSpec{Queues: 64})
 	s.topic(t, "late", router.TopicSpec{Type: mq.TopicDelay, Queues: 1})
+	s.transactions(t, "halves")
 	s.group(t, "g")
 	return s
 }

@@ -68,7 +68,7 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
 		switch t {
-		case mq.Normal, mq.FIFO, mq.Delay:
+		case mq.Normal, mq.FIFO, mq.Delay, mq.Transaction:
 		default:
 			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server does not take them yet",
 				position(i, len(msgs)), t)

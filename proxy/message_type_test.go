@@ -21,7 +21,7 @@ var setters = map[rmqpb.MessageType]func(*rmqpb.SystemProperties){
 }
 
 // built are the types that are stored.
-var built = map[rmqpb.MessageType]bool{rmqpb.MessageType_NORMAL: true, rmqpb.MessageType_FIFO: true, rmqpb.MessageType_DELAY: true}
+var built = map[rmqpb.MessageType]bool{rmqpb.MessageType_NORMAL: true, rmqpb.MessageType_FIFO: true, rmqpb.MessageType_DELAY: true, rmqpb.MessageType_TRANSACTION: true}
 
 func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 	s := newTestServer(t)
@@ -72,7 +72,9 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
-	require.Equal(t, 12, stored) // each, declared or not, to a topic of its type and to a MIXED one
+	// Each, declared or not, to a topic of its type and to a MIXED one; nothing but the
+	// declaration makes a transaction.
+	require.Equal(t, 14, stored)
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

@@ -13,9 +13,11 @@ package proxy
 // messages of a request go to one queue, contiguous and in their order; requests
 // take turns over the writable queues, those with a message group go to its queue. Each gets an entry, in order, with its own
 // id and offset and the status of the request; transaction_id is the message id,
-// as SDKs expect of every message. NORMAL, FIFO and DELAY messages are built. A DELAY message
+// as SDKs expect of every message but a TRANSACTION message: that waits as a half
+// message until EndTransaction names its transaction_id. NORMAL, FIFO, DELAY and TRANSACTION
+// messages are built. A DELAY message
 // comes into its queue at its delivery_timestamp, at once when that is past; each of a
-// batch has its own. One that waits has a recall_handle, and offset 0. A message that was
+// batch has its own. One that waits has a recall_handle. What waits has offset 0. A message that was
 // sent before inside the topic's dedup window, by id and content, is not stored again: it
 // gets the first answer.
 //
@@ -56,9 +58,15 @@ func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest)
 		entries[i] = &rmqpb.SendResultEntry{
 			Status: status, MessageId: id, TransactionId: id, Offset: int64(stored[i].Offset),
 		}
-		if stored[i].Pending != 0 && typeOf(m) == rmqpb.MessageType_DELAY {
-			to.ID, to.MessageID = stored[i].Pending, id
+		if stored[i].Pending == 0 {
+			continue
+		}
+		to.ID, to.MessageID = stored[i].Pending, id
+		switch typeOf(m) {
+		case rmqpb.MessageType_DELAY:
 			entries[i].RecallHandle = receipt.EncodePending(to)
+		case rmqpb.MessageType_TRANSACTION:
+			entries[i].TransactionId = receipt.EncodePending(to)
 		}
 	}
 	return &rmqpb.SendMessageResponse{Status: status, Entries: entries}, nil
@@ -143,6 +151,7 @@ func convertMessages(msgs []*rmqpb.Message, a wire.Arrival) ([]*mq.Message, erro
 		if t := m.SystemProperties.GetDeliveryTimestamp(); t != nil && t.GetSeconds() > 0 { // before 1970 is past too
 			stored[i].DeliverAt = t.AsTime()
 		}
+		stored[i].Recovery = m.SystemProperties.GetOrphanedTransactionRecoveryDuration().AsDuration()
 		if size := len(stored[i].System) + len(stored[i].Properties); size > maxStoredProperties {
 			return nil, refuse(rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
 				"%suser_properties and system_properties, born_host and trace_context among them, take %d bytes, the limit is %d",

@@ -60,6 +60,8 @@ type Router interface {
 type Options struct {
 	Store  Store
 	Router Router
+	// Transactions are those of Store.
+	Transactions Transactions
 	// Advertise is the host:port that routes name to clients of listeners that
 	// advertise none, see transport.ListenerOptions. Empty: the endpoints that the
 	// client itself dialled.
@@ -157,6 +159,7 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	checks    *checks
 	tracing   *tracing // nil: off
 	rotation  rotation
 	unordered unordered
@@ -194,6 +197,7 @@ func New(opts Options) (*Server, error) {
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, session.Limits{Sessions: opts.MaxSessions, Settings: opts.SettingsMemory}, s.sessionEnded)
 	s.renewals = newRenewals(s)
+	s.checks = newChecks(s)
 	return s, nil
 }
 
@@ -215,6 +219,7 @@ func (s *Server) Drain() { s.streams.drain() }
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()
+	s.checks.close()
 	s.sessions.Close()
 	s.renewals.close()
 }

@@ -46,6 +46,8 @@ var codes = []struct {
 	{mq.ErrIllegalFilter, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
 	{mq.ErrInvalidHandle, rmqpb.Code_BAD_REQUEST},
 	{mq.ErrNotPending, rmqpb.Code_MESSAGE_NOT_FOUND},
+	{mq.ErrUnknownTransaction, rmqpb.Code_INVALID_TRANSACTION_ID},
+	{mq.ErrTransactionEnded, rmqpb.Code_INVALID_TRANSACTION_ID},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},
 	{mq.ErrBusy, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrTooManyInFlight, rmqpb.Code_TOO_MANY_REQUESTS},

@@ -177,6 +177,12 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 			}
 		}
 		return v.Done()
+	case command.KindEndTransaction:
+		v, err := command.ViewEndTransaction(rec.Payload)
+		if err != nil || !v.Commit {
+			return err
+		}
+		return l.moved(rec, keyspace.Queue{Topic: v.Topic, Queue: v.Queue}, now, v.Message)
 	case command.KindDeadLetter:
 		v, err := command.ViewDeadLetter(rec.Payload)
 		if err != nil {

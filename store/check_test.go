@@ -598,3 +598,58 @@ func TestCheckTellsManyFindingsOfAKindOnce(t *testing.T) {
 	require.False(t, sum.LogDamaged)
 	require.Equal(t, uint64(300), sum.Findings)
 }
+
+// A transaction has traces in the views and in the log, in whatever state it is.
+func TestCheckKnowsTransactions(t *testing.T) {
+	mem := vfs.NewMem()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := store.Open(store.Options{
+			FS: mem, Dir: storeDir, Shards: []string{shardName}, SegmentSize: 8 << 10, ZeroFill: -1, CacheSize: 1 << 20,
+			Transactions: shard.Transactions{MaxChecks: 1},
+		})
+		require.NoError(t, err)
+		defer s.Close()
+		ctx, orders, asked := context.Background(), topicOf(1, 2), topicOf(2, 1)
+		half := func(topic *mq.Topic, id string) mq.PendingHandle {
+			a, err := s.Append(ctx, shardName, topic, 0, []*mq.Message{{ID: id, Type: mq.Transaction, Body: []byte("body")}})
+			require.NoError(t, err)
+			return mq.PendingHandle{Shard: shardName, Topic: topic.ID, ID: a[0].Pending, MessageID: id}
+		}
+		require.NoError(t, s.EndTransaction(ctx, half(orders, "committed"), true))
+		require.NoError(t, s.EndTransaction(ctx, half(orders, "rolled back"), false))
+		half(orders, "half")
+		for _, id := range []string{"given up", "asked"} {
+			half(asked, id)
+			checks, err := s.Checks(ctx, []mq.Resource{asked.Resource}, 1)
+			require.NoError(t, err)
+			require.Len(t, checks, 1)
+			time.Sleep(25 * time.Second)
+		}
+		require.Equal(t, int64(1), s.Stats()[shardName].GivenUp)
+		require.NoError(t, s.Close())
+	})
+	for _, derive := range []bool{false, true} {
+		found, _ := check(t, mem, derive)
+		require.Empty(t, found)
+	}
+	files := tree(t, mem, storeDir)
+	states := map[keyspace.PendingState]bool{}
+	eachKey(t, mem, func(key, val []byte) {
+		if keyspace.KindOf(key) != keyspace.KindPending {
+			return
+		}
+		p, err := keyspace.DecodePending(val)
+		require.NoError(t, err)
+		states[p.State] = true
+		p.Checks++
+		found, _ := check(t, edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Set(key, keyspace.AppendPending(nil, &p), nil)) }), true)
+		require.NotEmpty(t, found, "another number of questions, %s", p.State)
+		p.Checks--
+		if p.State = keyspace.Half + keyspace.Committed - p.State; p.State != keyspace.Half && p.State != keyspace.Committed {
+			return
+		}
+		found, _ = check(t, edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Set(key, keyspace.AppendPending(nil, &p), nil)) }), false)
+		require.NotEmpty(t, found, "another state, %s", p.State)
+	})
+	require.Len(t, states, 5)
+}

@@ -88,6 +88,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.clientCommand(),
 		a.dlqCommand(),
 		a.timerCommand(),
+		a.transactionCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),

@@ -43,7 +43,7 @@ const (
 func (c Config) Validate() error {
 	for _, check := range []func() error{
 		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes,
-		c.validateMetrics, c.validateTracing, c.validateLog,
+		c.validateTransactions, c.validateMetrics, c.validateTracing, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -282,6 +282,24 @@ func (c Config) validateTimes() error {
 		return err
 	}
 	return within("renew.slice", c.Renew.Slice, minRenew, c.Renew.Max)
+}
+
+func (c Config) validateTransactions() error {
+	t := c.Transactions
+	if err := within("transactions.first_check", t.FirstCheck, time.Second, time.Hour); err != nil {
+		return err
+	}
+	if err := within("transactions.max_check_interval", t.MaxCheckInterval, time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("transactions.check_interval", t.CheckInterval, time.Second, t.MaxCheckInterval); err != nil {
+		return fmt.Errorf("%w (transactions.max_check_interval)", err)
+	}
+	if err := within("transactions.max_checks", t.MaxChecks, 1, 10_000); err != nil {
+		return err
+	}
+	// A client that lost an answer asks again within a minute.
+	return within("transactions.remember", t.Remember, time.Minute, 30*24*time.Hour)
 }
 
 func (c Config) validateMetrics() error {

@@ -200,6 +200,38 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.TimedUnreadable) },
 	},
 	{
+		family{"perigee.transactions.pending.messages", gauge, none, ofShard, "Half messages that wait for the end of their transaction; those given up are not among them."},
+		func(r *shardReading) float64 { return float64(r.Half) },
+	},
+	{
+		family{"perigee.transactions.given.up.messages", gauge, none, ofShard, "Half messages that were given up and wait for an operator (perigee transaction list), or for a late end."},
+		func(r *shardReading) float64 { return float64(r.GivenUp) },
+	},
+	{
+		family{"perigee.transactions.abandoned.messages", counter, none, ofShard, "Half messages that were given up: their producers did not end their transactions when asked."},
+		func(r *shardReading) float64 { return float64(r.HalvesGivenUp) },
+	},
+	{
+		family{"perigee.transactions.committed", counter, none, ofShard, "Transactions that were committed."},
+		func(r *shardReading) float64 { return float64(r.Committed) },
+	},
+	{
+		family{"perigee.transactions.rolled.back", counter, none, ofShard, "Transactions that were rolled back."},
+		func(r *shardReading) float64 { return float64(r.RolledBack) },
+	},
+	{
+		family{"perigee.transactions.checks", counter, none, ofShard, "Questions to producers about their half messages, those that reached nobody included."},
+		func(r *shardReading) float64 { return float64(r.Checks) },
+	},
+	{
+		family{"perigee.transactions.checks.returned", counter, none, ofShard, "Those of them that reached nobody, and do not count."},
+		func(r *shardReading) float64 { return float64(r.Unasked) },
+	},
+	{
+		family{"perigee.transactions.unreadable", counter, none, ofShard, "Questions that could not be asked because the half message cannot be read: the disk or its contents are damaged."},
+		func(r *shardReading) float64 { return float64(r.HalvesUnreadable) },
+	},
+	{
 		family{"perigee.pending.moved.messages", counter, none, ofShard, "Delayed and half messages written again at the end of the log, so that it could be cut."},
 		func(r *shardReading) float64 { return float64(r.Moved) },
 	},

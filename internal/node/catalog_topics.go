@@ -40,6 +40,14 @@ var topicMetrics = []column[topicReading]{
 		family{"perigee.topic.delayed.messages", gauge, none, ofTopic, "Delayed messages of the topic that wait for their time."},
 		func(r topicReading) float64 { return float64(r.Timed) },
 	},
+	{
+		family{"perigee.topic.half.messages", gauge, none, ofTopic, "Half messages of the topic that wait for the end of their transaction."},
+		func(r topicReading) float64 { return float64(r.Half) },
+	},
+	{
+		family{"perigee.topic.given.up.messages", gauge, none, ofTopic, "Half messages of the topic that were given up."},
+		func(r topicReading) float64 { return float64(r.GivenUp) },
+	},
 }
 
 // A groupReading is one group with one topic on one shard, or the rest of the

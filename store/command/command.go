@@ -40,7 +40,10 @@ const (
 	KindFire          Kind = 16 // deliver timed messages whose time has come
 	KindPendingChange Kind = 17 // recall, postpone or forget pending messages
 	KindPendingMove   Kind = 18 // write pending messages again, at the end of the log
-	KindSetOffset     Kind = 21 // move the progress of a group
+
+	KindEndTransaction Kind = 19 // commit a half message, or roll it back
+	KindChecked        Kind = 20 // producers were asked about their half messages
+	KindSetOffset      Kind = 21 // move the progress of a group
 )
 
 var kindNames = [...]string{
@@ -49,6 +52,7 @@ var kindNames = [...]string{
 	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop", KindPopLimited: "pop-limited",
 	KindSend: "send", KindPopSelect: "pop-select",
 	KindFire: "fire", KindPendingChange: "pending-change", KindPendingMove: "pending-move",
+	KindEndTransaction: "end-transaction", KindChecked: "checked",
 	KindSetOffset: "set-offset",
 }
 

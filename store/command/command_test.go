@@ -56,6 +56,10 @@ func samples() map[command.Kind]encoder {
 		command.KindPendingChange: &command.PendingChange{
 			Time: 1, Op: command.DropPending, Topic: 2, State: 3, At: 4, Refs: []command.PendingRef{{ID: 5 << 10, Hash: 6}, {ID: 7}},
 		},
+		command.KindEndTransaction: &command.EndTransaction{Time: 1, ID: 2 << 10, Topic: 3, Queue: 4, Hash: 5, Keep: 6, Message: msg},
+		command.KindChecked: &command.Checked{
+			Time: 1, Op: command.CheckAsked, Max: 15, Refs: []command.CheckRef{{ID: 2 << 10, Hash: 3, From: 4, To: 5, Wait: 6}, {ID: 7}},
+		},
 		command.KindAck: &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
 		command.KindChange: &command.Change{Time: 1, Topic: 2, Group: 3, Changes: []command.LeaseChange{
 			{LeaseRef: lease, Invisible: 4, Reason: mq.Nack},
@@ -129,6 +133,26 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindPendingChange:
 		c, err := command.DecodePendingChange(payload)
+		return c.Append(nil), err
+	case command.KindEndTransaction:
+		v, err := command.ViewEndTransaction(payload)
+		if err != nil {
+			return nil, err
+		}
+		c := command.EndTransaction{Time: v.Time, ID: v.ID, Topic: v.Topic, Queue: v.Queue, Hash: v.Hash, Keep: v.Keep}
+		if v.Commit {
+			if v.Message.Start+v.Message.Size > len(payload) || v.Message.Size == 0 {
+				return nil, command.ErrCorrupt
+			}
+			m, err := command.DecodeMessage(payload[v.Message.Start : v.Message.Start+v.Message.Size])
+			if err != nil {
+				return nil, err
+			}
+			c.Message = &m
+		}
+		return c.Append(nil), nil
+	case command.KindChecked:
+		c, err := command.DecodeChecked(payload)
 		return c.Append(nil), err
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
@@ -335,4 +359,21 @@ func FuzzDecode(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, once, twice)
 	})
+}
+
+func TestQuestionsThatMeanNothingAreRefused(t *testing.T) {
+	one := []command.CheckRef{{ID: 1}}
+	for name, c := range map[string]command.Checked{
+		"without messages":       {Time: 1, Op: command.CheckAsked},
+		"of no operation":        {Time: 1, Refs: one},
+		"of an unknown one":      {Time: 1, Op: 4, Refs: one},
+		"before now":             {Time: 1, Op: command.CheckAsked, Refs: []command.CheckRef{{ID: 1, Wait: -1}}},
+		"of more than there may": {Time: 1, Op: command.CheckAgain, Refs: make([]command.CheckRef, command.MaxPending+1)},
+	} {
+		_, err := command.DecodeChecked(c.Append(nil))
+		require.ErrorIs(t, err, command.ErrCorrupt, name)
+	}
+	c := command.EndTransaction{Time: 1, ID: 2, Keep: -1}
+	_, err := command.ViewEndTransaction(c.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "forgotten before it ends")
 }

@@ -52,6 +52,10 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return describeCarried(v, err)
 	case KindPendingChange:
 		return describePendingChange(payload)
+	case KindEndTransaction:
+		return describeEndTransaction(payload)
+	case KindChecked:
+		return describeChecked(payload)
 	case KindPopSelect:
 		c, err := DecodeSelectPop(payload)
 		return append(describePop(&c.Pop), slog.Int("in_flight", int(c.InFlight)), slog.String("order", c.Order.String()),
@@ -192,4 +196,25 @@ func describePendingChange(payload []byte) ([]slog.Attr, error) {
 		attrs = append(attrs, slog.Int("state", int(c.State)))
 	}
 	return append(attrs, slog.Any("pending", ids)), nil
+}
+
+func describeEndTransaction(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewEndTransaction(payload)
+	attrs := []slog.Attr{
+		slog.Bool("commit", v.Commit), id("topic", v.Topic), slog.Int("queue", int(v.Queue)), slog.Uint64("pending", uint64(v.ID)),
+		slog.Duration("keep", time.Duration(v.Keep)),
+	}
+	if v.Commit {
+		attrs = append(attrs, slog.String("message", string(v.Message.ID)))
+	}
+	return attrs, err
+}
+
+func describeChecked(payload []byte) ([]slog.Attr, error) {
+	c, err := DecodeChecked(payload)
+	messages := make([]string, len(c.Refs))
+	for i, ref := range c.Refs {
+		messages[i] = fmt.Sprintf("%d checks=%d->%d wait=%s", ref.ID, ref.From, ref.To, time.Duration(ref.Wait))
+	}
+	return []slog.Attr{slog.String("op", c.Op.String()), slog.Int("max", int(c.Max)), slog.Any("pending", messages)}, err
 }

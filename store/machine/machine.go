@@ -55,7 +55,7 @@ type Result struct {
 	// queues, whether or not any group still wanted them.
 	Trimmed uint64
 	// Settled has one answer for each delivery of an ack or change, and for each pending
-	// message of a fire, move or change, nil or a sentinel of mq.
+	// message of a fire, move, change or question, nil or a sentinel of mq.
 	Settled []error
 	// Ended is how many leases an expire has ended.
 	Ended int
@@ -100,6 +100,11 @@ type Effects struct {
 	UsedUp []keyspace.Ref
 	// Expired lists the group and topic of each lease that ended by its time.
 	Expired []keyspace.Sub
+	// Halves say when producers are to be asked about half messages that nobody was going
+	// to ask about so soon.
+	Halves []HalfDue
+	// GivenUp lists the half messages whose producers are asked no more.
+	GivenUp []mq.PendingID
 	// Gone says that a topic or group was deleted.
 	Gone bool
 	// Topics says that a topic was registered, changed or deleted.
@@ -138,6 +143,7 @@ type Arrival struct {
 func (e *Effects) Reset() {
 	*e = Effects{
 		Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0], Expired: e.Expired[:0],
+		Halves: e.Halves[:0], GivenUp: e.GivenUp[:0],
 	}
 }
 
@@ -391,6 +397,10 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyPendingChange(rec, res)
 	case command.KindPendingMove:
 		err = m.applyPendingMove(rec, res)
+	case command.KindEndTransaction:
+		err = m.applyEndTransaction(rec, res)
+	case command.KindChecked:
+		err = m.applyChecked(rec, res)
 	case command.KindPopSelect:
 		err = m.applySelectPop(rec, res)
 	case command.KindPop:

@@ -34,6 +34,8 @@ type pendings struct {
 	// low is where a search for what is due begins: no key that leads to a message of
 	// the state is before. Many messages may have the same time, so that is not enough.
 	low [keyspace.PendingStates]PendingMark
+	// lowHalf is the same for the half messages of one topic.
+	lowHalf map[mq.TopicID]PendingMark
 	// of counts them by topic.
 	of map[mq.TopicID]*[keyspace.PendingStates]int64
 	// fresh are the records that the batch writes, without a state those it deletes:
@@ -45,7 +47,7 @@ type pendings struct {
 type PendingMark = mq.PendingMark
 
 func newPendings() pendings {
-	p := pendings{of: map[mq.TopicID]*[keyspace.PendingStates]int64{}, fresh: map[mq.PendingID]keyspace.Pending{}}
+	p := pendings{of: map[mq.TopicID]*[keyspace.PendingStates]int64{}, lowHalf: map[mq.TopicID]PendingMark{}, fresh: map[mq.PendingID]keyspace.Pending{}}
 	for i := range p.due {
 		p.due[i] = newDue(pendingSpan)
 	}
@@ -127,6 +129,9 @@ func (m *Machine) changePending(id mq.PendingID, old, now *keyspace.Pending) err
 	}
 	if mark := (PendingMark{At: now.At, ID: id}); mark.Before(m.pendings.low[now.State]) {
 		m.pendings.low[now.State] = mark
+	}
+	if now.State == keyspace.Half {
+		m.halfDue(id, old, now)
 	}
 	m.val = keyspace.AppendPendingID(m.val[:0], id)
 	return m.indexPending(id, now, old, func(key []byte) error {

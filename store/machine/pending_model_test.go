@@ -279,6 +279,7 @@ func (h *pendingHistory) check() {
 		}
 		require.Equal(h.t, due, got, "%s due at %d", state, h.now)
 	}
+	h.checkHalves()
 	h.checkViews()
 }
 
@@ -369,6 +370,10 @@ func TestPendingMessagesFollowThePlainModel(t *testing.T) {
 			"fire":    func(*rapid.T) { h.fire() },
 			"fire 2":  func(*rapid.T) { h.fire() },
 			"move":    func(*rapid.T) { h.move() },
+			"end":     func(*rapid.T) { h.end() },
+			"end 2":   func(*rapid.T) { h.end() },
+			"ask":     func(*rapid.T) { h.ask() },
+			"ask 2":   func(*rapid.T) { h.ask() },
 			"change":  func(*rapid.T) { h.change() },
 			"delete":  func(*rapid.T) { h.deleteTopic() },
 			"wait":    func(t *rapid.T) { h.now += rapid.Int64Range(0, 100e9).Draw(t, "wait") },

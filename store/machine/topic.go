@@ -209,6 +209,7 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	delete(m.topics, c.ID)
+	delete(m.pendings.lowHalf, c.ID)
 	m.Effects.Topics = true
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Topic == c.ID })
 }

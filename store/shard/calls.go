@@ -42,6 +42,9 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 		if m.Type == mq.Delay && m.DeliverAt.UnixNano() <= s.wall() {
 			m.DeliverAt = time.Time{} // it waits for nothing
 		}
+		if m.Type == mq.Transaction && m.Recovery <= 0 {
+			m.Recovery = s.opts.Transactions.First
+		}
 	}
 	if !s.reserve(r) {
 		return nil, fmt.Errorf("shard %s: appends of %d bytes wait, which is as much as may: %w", s.opts.Name, s.opts.QueueBytes, mq.ErrBusy)

@@ -287,6 +287,7 @@ func (s *Shard) commit(rd *round) error {
 	}
 	s.stats.position.Store(s.machine.Pos())
 	s.stats.timed.Store(s.machine.PendingIn(keyspace.Timed))
+	s.stats.halves(s.machine)
 	s.stages.end(StageApply, s.clock.peek())
 	return nil
 }
@@ -433,6 +434,11 @@ func (s *Shard) wake() {
 	}
 	if s.machine.NextForgotten() < s.sweep.next.Load() {
 		signal(s.sweep.wake)
+	}
+	s.asking.happened(e.Halves, e.Topics)
+	if next := s.machine.NextPending(keyspace.LastAsked); next < s.asking.giveUpNext.Load() {
+		s.asking.giveUpNext.Store(next)
+		signal(s.asking.giveUp)
 	}
 	if next := s.machine.NextPending(keyspace.Timed); next < s.timed.next.Load() {
 		s.timed.next.Store(next)

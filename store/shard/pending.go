@@ -135,7 +135,7 @@ func (s *Shard) describePending(id mq.PendingID, state keyspace.PendingState, ma
 	}
 	m = mq.PendingMessage{
 		PendingHandle: mq.PendingHandle{Shard: s.opts.Name, Topic: p.Topic, ID: id},
-		Queue:         p.Queue, StoreTime: time.Unix(0, p.StoreTime), Size: int(p.Size),
+		Queue:         p.Queue, StoreTime: time.Unix(0, p.StoreTime), Size: int(p.Size), Checks: int(p.Checks),
 	}
 	if p.At != math.MaxInt64 {
 		m.At = time.Unix(0, p.At)
@@ -149,6 +149,7 @@ func (s *Shard) describePending(id mq.PendingID, state keyspace.PendingState, ma
 		return m, true, nil
 	}
 	m.MessageID, m.Tag, m.Keys = msg.ID, msg.Tag, messageKeys(msg.System)
+	m.BornHost = bornHost(msg.System)
 	return m, true, nil
 }
 
@@ -353,6 +354,7 @@ func (s *Shard) purgePending(ctx context.Context, topic mq.TopicID) error {
 // Field numbers of the protocol's SystemProperties and of Timestamp.
 const (
 	fieldKeys              = 2
+	fieldBornHost          = 8
 	fieldDeliveryTimestamp = 11
 	fieldSeconds           = 1
 	fieldNanos             = 2
@@ -368,6 +370,16 @@ func messageKeys(system []byte) (keys []string) {
 		}
 	})
 	return keys
+}
+
+// bornHost returns the host of the sender in system properties.
+func bornHost(system []byte) (host string) {
+	eachField(system, func(n protowire.Number, field []byte) {
+		if b, ok := fieldBytes(field); n == fieldBornHost && ok {
+			host = string(b)
+		}
+	})
+	return host
 }
 
 // fieldBytes returns the value of a field with a length.

@@ -26,6 +26,8 @@ type request struct {
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
 	trim        command.Trim
+	end         command.EndTransaction
+	checked     command.Checked
 	fire        command.Fire
 	move        command.Move
 
@@ -80,6 +82,7 @@ const (
 	leaseRefSize    = 4 + 8 + 8
 	leaseChangeSize = leaseRefSize + 8 + 1
 	queueTrimSize   = 4 + 8 + 8
+	checkRefSize    = 8 + 8 + 4 + 4 + 8
 	pendingRefSize  = 8 + 8
 )
 
@@ -106,6 +109,10 @@ func (r *request) size() int64 {
 		n = command.SizePending(r.move.Messages)
 	case command.KindPendingChange:
 		n += len(r.pendingChange.Refs) * pendingRefSize
+	case command.KindEndTransaction:
+		n = r.end.Size()
+	case command.KindChecked:
+		n += len(r.checked.Refs) * checkRefSize
 	case command.KindTrim:
 		n += len(r.trim.Queues) * queueTrimSize
 	}
@@ -151,6 +158,12 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindPendingChange:
 		r.pendingChange.Time = now
 		return &r.pendingChange
+	case command.KindEndTransaction:
+		r.end.Time = now
+		return &r.end
+	case command.KindChecked:
+		r.checked.Time = now
+		return &r.checked
 	case command.KindTrim:
 		r.trim.Time = now
 		return &r.trim

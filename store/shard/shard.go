@@ -71,6 +71,8 @@ type Options struct {
 	MaxWaiting int
 	// Retention says how long messages are kept: for ever by default.
 	Retention Retention
+	// Transactions say when producers are asked about half messages.
+	Transactions Transactions
 	// Interrupt ends Open with ErrInterrupted when it is closed before the log is
 	// replayed. Nothing is lost: the next Open begins where this one did, or later.
 	Interrupt <-chan struct{}
@@ -97,6 +99,7 @@ func (o Options) withDefaults() Options {
 	if o.CacheSize == 0 {
 		o.CacheSize = 32 << 20
 	}
+	o.Transactions = o.Transactions.withDefaults()
 	if o.Retention.Interval == 0 {
 		o.Retention.Interval = 10 * time.Second
 	}
@@ -147,6 +150,7 @@ type Shard struct {
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 	timed    timed
 	sweep    sweep
+	asking   asking
 
 	topics atomic.Uint64           // grows when a topic is registered, changed or deleted
 	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
@@ -184,7 +188,7 @@ func Open(opts Options) (*Shard, error) {
 	if opts.Name == "" || opts.Dir == "" {
 		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
 	}
-	if err := opts.Retention.Validate(); err != nil {
+	if err := errors.Join(opts.Retention.Validate(), opts.Transactions.Validate()); err != nil {
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, err)
 	}
 	s := &Shard{
@@ -196,6 +200,7 @@ func Open(opts Options) (*Shard, error) {
 		usedUp:     make(chan struct{}, 1),
 		timed:      timed{wake: make(chan struct{}, 1)},
 		sweep:      sweep{wake: make(chan struct{}, 1)},
+		asking:     asking{giveUp: make(chan struct{}, 1)},
 		scarce:     make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -217,6 +222,7 @@ func Open(opts Options) (*Shard, error) {
 	s.running.Go(s.deadLetters)
 	s.running.Go(s.deliverTimed)
 	s.running.Go(s.sweepPending)
+	s.running.Go(s.giveUpHalves)
 	if opts.Flush == FlushAsync {
 		s.running.Go(s.flusher)
 	}

@@ -21,7 +21,8 @@ type stats struct {
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
 	full, notRemoved, pulled, moved atomic.Uint64
-	timed                           atomic.Int64
+	timed, half, givenUp            atomic.Int64
+	committed, rolledBack           atomic.Uint64
 
 	position atomic.Uint64 // of the log, behind what is applied
 	series   series
@@ -32,6 +33,13 @@ func (st *stats) open(m *machine.Machine, maxSeries int) {
 	st.series.open(m, maxSeries)
 	st.position.Store(m.State().Pos)
 	st.timed.Store(m.PendingIn(keyspace.Timed))
+	st.halves(m)
+}
+
+// halves notes how many half messages wait for the end of their transaction.
+func (st *stats) halves(m *machine.Machine) {
+	st.half.Store(m.PendingIn(keyspace.Half) + m.PendingIn(keyspace.LastAsked))
+	st.givenUp.Store(m.PendingIn(keyspace.GivenUp))
 }
 
 // applied counts one command. r is nil for commands that nobody waits for.
@@ -71,6 +79,14 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		sub.settled.Add(settled)
 		if refused > 0 {
 			sub.refused.Add(refused)
+		}
+	case command.KindEndTransaction:
+		switch {
+		case res.Err != nil:
+		case r.end.Message != nil:
+			st.committed.Add(1)
+		default:
+			st.rolledBack.Add(1)
 		}
 	case command.KindDeadLetter:
 		if res.Err == nil {
@@ -172,6 +188,15 @@ type Stats struct {
 	Timed                  int64
 	Fired, TimedUnreadable uint64
 	Late                   histogram.Snapshot
+	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
+	Half, GivenUp int64
+	// Committed and RolledBack transactions have ended. Checks were handed out to be asked, of
+	// which Unasked reached no producer. HalvesGivenUp counts the messages that were
+	// given up, and HalvesUnreadable the questions that could not be asked
+	// because the message cannot be read.
+	Committed, RolledBack           uint64
+	Checks, Unasked                 uint64
+	HalvesGivenUp, HalvesUnreadable uint64
 	// Moved counts the pending messages that were written again, so that the log could
 	// be cut.
 	Moved      uint64
@@ -216,6 +241,9 @@ func (s *Shard) Stats() Stats {
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
 		LogApplied: st.position.Load(), Failed: s.Err() != nil,
 		Timed: st.timed.Load(), Fired: s.timed.fired.Load(), TimedUnreadable: s.timed.unreadable.Load(),
+		Half: st.half.Load(), GivenUp: st.givenUp.Load(), Committed: st.committed.Load(), RolledBack: st.rolledBack.Load(),
+		Checks: s.asking.asked.Load(), Unasked: s.asking.unasked.Load(),
+		HalvesGivenUp: s.asking.givenUp.Load(), HalvesUnreadable: s.asking.unreadable.Load(),
 		Late: s.timed.late.Snapshot(), Moved: st.moved.Load(),
 	}
 	segments := s.log.Segments()
@@ -281,6 +309,8 @@ type TopicRow struct {
 	TopicCounts
 	Stored int64 // messages in its queues
 	Timed  int64 // delayed messages that wait for their time
+	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
+	Half, GivenUp int64
 }
 
 // A GroupRow is one group with one topic in a Survey.

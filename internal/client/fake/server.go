@@ -30,6 +30,7 @@ type Server struct {
 	Clients
 	Offsets
 	Timers
+	Transactions
 
 	// Addr is its host:port.
 	Addr string
@@ -88,6 +89,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	adminpb.RegisterOffsetServiceServer(server, &s.Offsets)
 	adminpb.RegisterTimerServiceServer(server, &s.Timers)
+	adminpb.RegisterTransactionServiceServer(server, &s.Transactions)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
