@@ -204,7 +204,7 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Half) },
 	},
 	{
-		family{"perigee.transactions.given.up.messages", gauge, none, ofShard, "Half messages that were given up and wait for an operator (perigee transaction list), or for a late end."},
+		family{"perigee.transactions.given.up.messages", gauge, none, ofShard, "Half messages that were given up and wait for an operator, or for a late end."},
 		func(r *shardReading) float64 { return float64(r.GivenUp) },
 	},
 	{
