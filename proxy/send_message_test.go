@@ -259,7 +259,7 @@ func TestTypeOfEveryMessageMustFitTheTopic(t *testing.T) {
 		{"mixed", with(rmqpb.MessageType_NORMAL, nil), ok},
 		{"mixed", with(0, group), later},
 		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), ok},
-		{"mixed", with(rmqpb.MessageType_TRANSACTION, nil), later},
+		{"mixed", with(rmqpb.MessageType_TRANSACTION, nil), ok},
 		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.Priority = new(int32(1)) }), conflict},
 	} {
 		m := message(c.topic, "m", "body")

@@ -25,7 +25,7 @@ type HalfDue struct {
 
 // halfDue notes that a half message waits for a question, or for it at another time.
 func (m *Machine) halfDue(id mq.PendingID, old, now *keyspace.Pending) {
-	mark := PendingMark{now.At, id}
+	mark := PendingMark{At: now.At, ID: id}
 	if low, any := m.pendings.lowHalf[now.Topic]; any && mark.Before(low) {
 		m.pendings.lowHalf[now.Topic] = mark
 	}
@@ -152,12 +152,12 @@ func (m *Machine) DueHalves(topic mq.TopicID, now int64, limit int) (marks []Pen
 			return nil, 0, err
 		}
 		if len(marks) == 0 && next == never {
-			m.pendings.lowHalf[topic] = PendingMark{at, id}
+			m.pendings.lowHalf[topic] = PendingMark{At: at, ID: id}
 		}
 		if next = at; at > now || len(marks) == limit {
 			break
 		}
-		marks, next = append(marks, PendingMark{at, id}), never
+		marks, next = append(marks, PendingMark{At: at, ID: id}), never
 	}
 	return marks, next, it.Error()
 }
