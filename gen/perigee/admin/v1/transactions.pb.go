@@ -145,24 +145,28 @@ type Transaction struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Chosen by the sender; empty when the message cannot be read.
 	MessageId string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// Namespace and name of the topic.
+	// Namespace of the topic.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Topic     string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
-	// How far the questions to its producers have come, and how many there were.
-	Stage  TransactionStage `protobuf:"varint,5,opt,name=stage,proto3,enum=perigee.admin.v1.TransactionStage" json:"stage,omitempty"`
-	Checks int32            `protobuf:"varint,6,opt,name=checks,proto3" json:"checks,omitempty"`
+	// Name of the topic.
+	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
+	// How far the questions to its producers have come.
+	Stage TransactionStage `protobuf:"varint,5,opt,name=stage,proto3,enum=perigee.admin.v1.TransactionStage" json:"stage,omitempty"`
+	// How many there were.
+	Checks int32 `protobuf:"varint,6,opt,name=checks,proto3" json:"checks,omitempty"`
 	// When the next question is due, or the answer to the last one; not set when given up.
 	NextCheckAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_check_at,json=nextCheckAt,proto3" json:"next_check_at,omitempty"`
 	// When it was stored.
 	StoredAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=stored_at,json=storedAt,proto3" json:"stored_at,omitempty"`
 	// The host of its producer, as that says.
 	BornHost string `protobuf:"bytes,9,opt,name=born_host,json=bornHost,proto3" json:"born_host,omitempty"`
+	// As the sender set it.
+	Tag string `protobuf:"bytes,10,opt,name=tag,proto3" json:"tag,omitempty"`
 	// As the sender set them.
-	Tag  string   `protobuf:"bytes,10,opt,name=tag,proto3" json:"tag,omitempty"`
 	Keys []string `protobuf:"bytes,11,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Where it will be.
 	Shard string `protobuf:"bytes,12,opt,name=shard,proto3" json:"shard,omitempty"`
-	Queue int32  `protobuf:"varint,13,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The queue in which it will be.
+	Queue int32 `protobuf:"varint,13,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Bytes that are stored of it.
 	Size          int64 `protobuf:"varint,14,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -390,8 +394,9 @@ func (x *ListTransactionsRequest) GetPageToken() string {
 
 // ListTransactionsResponse answers ListTransactions.
 type ListTransactionsResponse struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Transactions []*Transaction         `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of topics, stages and shards, the first whose stage ends first.
+	Transactions []*Transaction `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
 	// Where to go on; empty at the end. There may be more behind an answer without
 	// messages.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -448,7 +453,8 @@ type EndTransactionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids of transactions, or the transaction ids that their producers were given; at most
 	// 1000.
-	Ids           []string       `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	Ids []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	// What becomes of them.
 	End           TransactionEnd `protobuf:"varint,2,opt,name=end,proto3,enum=perigee.admin.v1.TransactionEnd" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
