@@ -18,8 +18,9 @@ import (
 // it was recalled is known until its time of delivery, and for a day at least.
 //
 // Codes: OK, ILLEGAL_TOPIC, TOPIC_NOT_FOUND; BAD_REQUEST for a handle that cannot be
-// read, or is of another topic or another deployment; MESSAGE_NOT_FOUND when the message
-// waits no more: it was delivered, cancelled with its topic, or recalled long ago.
+// read, or is of another topic or another deployment, and when the message waits no more:
+// it was delivered, cancelled with its topic, or recalled long ago. The SDKs for Node.js
+// and Python take MESSAGE_NOT_FOUND for OK in every call.
 //
 // Upstream refuses all recalls until it is told otherwise, answers OK when the message
 // was delivered already, and finds messages by their id alone, so that it may hit the

@@ -164,7 +164,7 @@ func TestARecallThatCannotBeSaysWhy(t *testing.T) {
 			code          rmqpb.Code
 			text          string
 		}{
-			"too late":             {"a", late, rmqpb.Code_MESSAGE_NOT_FOUND, "delivered"},
+			"too late":             {"a", late, rmqpb.Code_BAD_REQUEST, "delivered"},
 			"of another topic":     {"b", good, rmqpb.Code_BAD_REQUEST, "another topic"},
 			"of a missing topic":   {"c", good, rmqpb.Code_TOPIC_NOT_FOUND, "c"},
 			"without a topic":      {"", good, rmqpb.Code_ILLEGAL_TOPIC, "topic"},
@@ -175,7 +175,7 @@ func TestARecallThatCannotBeSaysWhy(t *testing.T) {
 			"a receipt":            {"a", s.receiptOf(t, "a"), rmqpb.Code_BAD_REQUEST, "no handle of a pending message"},
 			"of another shard":     {"a", edited(func(h *mq.PendingHandle) { h.Shard = "elsewhere-0" }), rmqpb.Code_BAD_REQUEST, "elsewhere-0"},
 			"of another message":   {"a", edited(func(h *mq.PendingHandle) { h.MessageID = "other" }), rmqpb.Code_BAD_REQUEST, "another one"},
-			"of a message to come": {"a", edited(func(h *mq.PendingHandle) { h.ID += 1 << 20 }), rmqpb.Code_MESSAGE_NOT_FOUND, "recall_handle"},
+			"of a message to come": {"a", edited(func(h *mq.PendingHandle) { h.ID += 1 << 20 }), rmqpb.Code_BAD_REQUEST, "recall_handle"},
 		} {
 			res := s.recallIt(t, c.topic, c.handle)
 			require.Equal(t, c.code, res.GetStatus().GetCode(), "%s: %s", name, res.GetStatus().GetMessage())

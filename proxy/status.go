@@ -45,7 +45,7 @@ var codes = []struct {
 	{mq.ErrOffsetNotFound, rmqpb.Code_OFFSET_NOT_FOUND},
 	{mq.ErrIllegalFilter, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
 	{mq.ErrInvalidHandle, rmqpb.Code_BAD_REQUEST},
-	{mq.ErrNotPending, rmqpb.Code_MESSAGE_NOT_FOUND},
+	{mq.ErrNotPending, rmqpb.Code_BAD_REQUEST},
 	{mq.ErrUnknownTransaction, rmqpb.Code_INVALID_TRANSACTION_ID},
 	{mq.ErrTransactionEnded, rmqpb.Code_INVALID_TRANSACTION_ID},
 	{mq.ErrTooLarge, rmqpb.Code_PAYLOAD_TOO_LARGE},

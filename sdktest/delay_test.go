@@ -44,7 +44,7 @@ func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	require.Equal(t, due.UTC(), second[0].GetDeliveryTimestamp().UTC())
 
 	_, err := p.Recall(t.Context(), topic, handle)
-	require.True(t, hasCode(err, rmqpb.Code_MESSAGE_NOT_FOUND), "too late: %v", err)
+	require.True(t, hasCode(err, rmqpb.Code_BAD_REQUEST), "too late: %v", err)
 	_, err = p.Recall(t.Context(), topic, "nonsense")
 	require.True(t, hasCode(err, rmqpb.Code_BAD_REQUEST), "%v", err)
 
