@@ -2,9 +2,11 @@ package shard_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,7 +248,7 @@ func TestDelayedMessagesOutliveTheSegmentsTheyWereWrittenIn(t *testing.T) {
 		var late []string
 		for i := range 20 {
 			late = append(late, fmt.Sprint("late", i))
-			d.send("b", late[i], 40*24*time.Hour)
+			d.send("b", late[i], 48*time.Hour)
 		}
 		half := message("half", "")
 		half.Type, half.Recovery = mq.Transaction, time.Minute
@@ -275,8 +277,8 @@ func TestDelayedMessagesOutliveTheSegmentsTheyWereWrittenIn(t *testing.T) {
 		require.NoError(d.t, err)
 		require.Equal(d.t, a[0].Pending, pending[0].ID)
 		require.Equal(d.t, "half", pending[0].MessageID, "its bytes are there")
-		for range 20 { // two days at a time, so that the log goes on meanwhile
-			time.Sleep(48 * time.Hour)
+		for range 12 { // some hours at a time, so that the log goes on meanwhile
+			time.Sleep(4 * time.Hour)
 			fill(d.t, d.s, d.topics["a"], 2)
 		}
 		time.Sleep(time.Hour)
@@ -292,15 +294,15 @@ func TestALogThatIsMostlyPendingMessagesIsNotCopiedAgainAndAgain(t *testing.T) {
 	inBubble(t, opts, func(d *delayed) {
 		for i := range 100 {
 			m := message(fmt.Sprint("m", i), "")
-			m.Type, m.DeliverAt, m.Body = mq.Delay, time.Now().Add(10*24*time.Hour), make([]byte, 8<<10)
+			m.Type, m.DeliverAt, m.Body = mq.Delay, time.Now().Add(12*time.Hour), make([]byte, 8<<10)
 			a, err := d.s.Append(d.t.Context(), d.topics["a"], 0, []*mq.Message{m})
 			require.NoError(d.t, err)
 			d.sent("a", m, a[0])
 		}
-		time.Sleep(24 * time.Hour)
+		time.Sleep(time.Hour)
 		require.Zero(d.t, d.s.Stats().Moved)
 		d.crash()
-		for range 40 { // as much again of what goes soon
+		for range 30 { // as much again of what goes soon
 			fill(d.t, d.s, d.topics["b"], 10)
 			time.Sleep(2 * time.Minute)
 		}
@@ -309,7 +311,7 @@ func TestALogThatIsMostlyPendingMessagesIsNotCopiedAgainAndAgain(t *testing.T) {
 		require.Positive(d.t, st.Moved)
 		require.LessOrEqual(d.t, st.LogBytes, uint64(3*100*8<<10))
 		require.EqualValues(d.t, 100, st.Timed)
-		time.Sleep(10 * 24 * time.Hour)
+		time.Sleep(12 * time.Hour)
 		synctest.Wait()
 		require.EqualValues(d.t, 100, d.s.Stats().Fired)
 	})
@@ -386,7 +388,7 @@ func TestSendsGoBetweenTheSlicesOfABurstOfDelayedMessages(t *testing.T) {
 // the wall clock jumps and the machine crashes: each comes once, and not before its
 // time, or was recalled.
 func TestRandomHistoriesOfDelayedMessages(t *testing.T) {
-	for _, seed := range seeds(t, 40) {
+	for _, seed := range seeds(t, 20) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			d := newDelayed(t, shard.Options{SegmentSize: smallSegment, Retention: shard.Retention{
@@ -450,6 +452,7 @@ type delayScript struct {
 	t    *testing.T
 	s    *shard.Shard
 	a, b *mq.Topic
+	mu   sync.Mutex // the maps are read where a crash falls
 	// sent are those whose send was answered; recalled those whose recall was, or may
 	// have been.
 	sent, recalled, perhaps map[string]time.Time
@@ -485,7 +488,7 @@ func (c *delayScript) send(in ...time.Duration) (mq.PendingID, error) {
 		m := message(fmt.Sprint("m", c.n), "")
 		m.Type, m.DeliverAt, m.Properties = mq.Delay, time.Now().Add(d), make([]byte, 300)
 		msgs = append(msgs, m)
-		c.perhaps[m.ID] = m.DeliverAt
+		c.note(c.perhaps, m.ID, m.DeliverAt)
 	}
 	due := make([]time.Time, len(msgs))
 	for i, m := range msgs {
@@ -496,9 +499,22 @@ func (c *delayScript) send(in ...time.Duration) (mq.PendingID, error) {
 		return 0, err
 	}
 	for i, m := range msgs {
-		c.sent[m.ID] = due[i]
+		c.note(c.sent, m.ID, due[i])
 	}
 	return a[len(a)-1].Pending, nil
+}
+
+func (c *delayScript) note(in map[string]time.Time, id string, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in[id] = at
+}
+
+// now returns a copy of what is known at this moment.
+func (c *delayScript) now() *delayScript {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &delayScript{t: c.t, a: c.a, b: c.b, sent: maps.Clone(c.sent), recalled: maps.Clone(c.recalled), perhaps: maps.Clone(c.perhaps)}
 }
 
 func (c *delayScript) run(fs vfs.FS) error {
@@ -528,7 +544,7 @@ func (c *delayScript) first() error {
 		return err
 	}
 	last := fmt.Sprint("m", c.n)
-	c.recalled[last] = c.sent[last] // it may be, from now on
+	c.note(c.recalled, last, time.Time{}) // it may be, from now on
 	res, err := c.s.ChangePending(c.t.Context(), c.a.ID, []command.PendingRef{{ID: id}}, command.RecallPending, time.Time{})
 	if err == nil {
 		err = res[0]
@@ -536,7 +552,7 @@ func (c *delayScript) first() error {
 	if err != nil {
 		return err
 	}
-	c.perhaps[last] = time.Time{} // it is for sure
+	c.note(c.perhaps, last, time.Time{}) // it is for sure
 	if _, err := c.send(10*time.Minute, 20*time.Minute); err != nil {
 		return err
 	}
@@ -628,15 +644,10 @@ func TestNoCrashLosesOrDoublesADelayedMessage(t *testing.T) {
 			fs := faultfs.New(mem)
 			c := newDelayScript(t)
 			var left *vfs.MemFS
-			var then delayScript
+			var then *delayScript
 			fs.Trace(func(op faultfs.Op) {
 				if op.Index == k {
-					then = delayScript{t: t, n: c.n, a: c.a, b: c.b, sent: map[string]time.Time{}, recalled: map[string]time.Time{}, perhaps: map[string]time.Time{}}
-					for from, to := range map[*map[string]time.Time]map[string]time.Time{&c.sent: then.sent, &c.recalled: then.recalled, &c.perhaps: then.perhaps} {
-						for id, at := range *from {
-							to[id] = at
-						}
-					}
+					then = c.now()
 					left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * (k % 3), RNG: rand.New(rand.NewPCG(uint64(k), 2))})
 				}
 			})
