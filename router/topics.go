@@ -212,11 +212,11 @@ func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update Topic
 	return t, nil
 }
 
-// checkPlaces refuses another number of writable queues for a FIFO topic:
-// their messages would go to another queue from then on, and overtake those that lie in
+// checkPlaces refuses another number of writable queues for a topic of FIFO messages:
+// those would go to another queue from then on, and overtake those that lie in
 // the one before. Nothing is lost by it: a queue serves all its message groups at a time.
 func checkPlaces(t, next *mq.Topic) error {
-	if t.Type != mq.TopicFIFO {
+	if !t.Type.Accepts(mq.FIFO) {
 		return nil
 	}
 	for i, s := range next.Shards {
