@@ -1,6 +1,6 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
 // consumer groups are created, shown, changed and removed over gRPC, the progress of
-// groups shown and set, dead letters counted and sent back, and clients listed and asked
+// groups shown and set, dead letters counted and sent back, delayed messages listed and changed, and clients listed and asked
 // to reconnect.
 //
 // It converts and validates; the router holds the metadata, the store the
@@ -56,6 +56,8 @@ type Router interface {
 // methods is in package store.
 type Store interface {
 	MessageStore
+	TimerStore
+	TransactionStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
@@ -85,6 +87,8 @@ type Options struct {
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
 	Shards []string
+	// MaxDelay is how far ahead a delayed message may be postponed to: 40 days by default.
+	MaxDelay time.Duration
 	// Clients knows who is connected; nil: nobody. Node is what this node is called.
 	Clients Clients
 	Node    string
@@ -98,6 +102,8 @@ type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 	adminpb.UnimplementedClientServiceServer
 	adminpb.UnimplementedOffsetServiceServer
+	adminpb.UnimplementedTimerServiceServer
+	adminpb.UnimplementedTransactionServiceServer
 
 	router  Router
 	store   Store
@@ -105,7 +111,10 @@ type Server struct {
 	clients Clients
 	node    string
 	logger  *slog.Logger
-	turn    atomic.Uint64 // of the queues that dead letters go back to
+
+	maxDelay time.Duration
+
+	turn atomic.Uint64 // of the queues that dead letters go back to
 }
 
 // New returns a server.
@@ -113,12 +122,15 @@ func New(opts Options) *Server {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	if opts.MaxDelay == 0 {
+		opts.MaxDelay = 40 * 24 * time.Hour
+	}
 	if opts.Clients == nil {
 		opts.Clients = nobody{}
 	}
 	return &Server{
 		router: opts.Router, store: opts.Store, shards: opts.Shards,
-		clients: opts.Clients, node: opts.Node, logger: opts.Logger,
+		clients: opts.Clients, node: opts.Node, logger: opts.Logger, maxDelay: opts.MaxDelay,
 	}
 }
 
@@ -127,6 +139,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterAdminServiceServer(g, s)
 	adminpb.RegisterClientServiceServer(g, s)
 	adminpb.RegisterOffsetServiceServer(g, s)
+	adminpb.RegisterTimerServiceServer(g, s)
+	adminpb.RegisterTransactionServiceServer(g, s)
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.
@@ -151,6 +165,10 @@ var statuses = []struct {
 	{mq.ErrStoreFull, codes.ResourceExhausted},
 	{mq.ErrInvalidReceipt, codes.InvalidArgument},
 	{mq.ErrLeaseEnded, codes.FailedPrecondition},
+	{mq.ErrInvalidHandle, codes.InvalidArgument},
+	{mq.ErrNotPending, codes.NotFound},
+	{mq.ErrUnknownTransaction, codes.NotFound},
+	{mq.ErrTransactionEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},
 	{mq.ErrStopped, codes.Unavailable},
 	{context.Canceled, codes.Canceled},

@@ -230,8 +230,7 @@ func TestTopicsThatAreRefused(t *testing.T) {
 		{&adminpb.CreateTopicRequest{Name: "a", Queues: mq.MaxQueues + 1}, codes.InvalidArgument, "queues"},
 		{&adminpb.CreateTopicRequest{Name: "a", Permission: 9}, codes.InvalidArgument, "permission"},
 		{&adminpb.CreateTopicRequest{Name: "a", Type: 9}, codes.InvalidArgument, "type"},
-		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_FIFO}, codes.Unimplemented, "FIFO topics are not supported yet"},
-		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_MIXED}, codes.Unimplemented, "MIXED topics are not supported yet"},
+		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_LITE}, codes.Unimplemented, "LITE topics are not supported yet"},
 	} {
 		_, err := s.CreateTopic(ctx, c.req)
 		requireCode(t, c.code, err, c.text)
@@ -354,7 +353,6 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		text string
 	}{
 		{&adminpb.CreateGroupRequest{}, codes.InvalidArgument, "group"},
-		{&adminpb.CreateGroupRequest{Name: "g", Fifo: true}, codes.Unimplemented, "FIFO groups are not supported yet"},
 		{retry(&adminpb.RetryPolicy{MaxAttempts: -1}), codes.InvalidArgument, "max_attempts"},
 		{retry(&adminpb.RetryPolicy{MaxAttempts: 1001}), codes.InvalidArgument, "max-attempts"},
 		{retry(&adminpb.RetryPolicy{Customized: []*durationpb.Duration{sec, durationpb.New(-1)}}), codes.InvalidArgument, "customized[1]"},

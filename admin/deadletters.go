@@ -51,7 +51,7 @@ func (s *Server) redriveBacklogs(ctx context.Context, namespace string) (map[mq.
 			return nil, err
 		}
 		for _, b := range backlogs {
-			waiting[b.Topic] += b.Ready + b.InFlight + b.UsedUp
+			waiting[b.Topic] += b.Ready + b.InFlight + b.UsedUp + b.Blocked
 		}
 	}
 	return waiting, nil

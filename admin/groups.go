@@ -11,15 +11,10 @@ import (
 	"github.com/perigee-mq/perigee/router"
 )
 
-const fifoUnsupported = "fifo: FIFO groups are not supported yet"
-
 // CreateGroup creates a consumer group, or answers the one that exists with the
-// same configuration. FIFO groups answer UNIMPLEMENTED.
+// same configuration.
 func (s *Server) CreateGroup(ctx context.Context, req *adminpb.CreateGroupRequest) (*adminpb.CreateGroupResponse, error) {
-	if req.GetFifo() {
-		return nil, unsupported(fifoUnsupported)
-	}
-	spec := router.GroupSpec{Resource: resource(req)}
+	spec := router.GroupSpec{Resource: resource(req), FIFO: req.GetFifo()}
 	var err error
 	if spec.Retry, err = retryPolicy(req.GetRetry()); err != nil {
 		return nil, s.refusal(ctx, err)
@@ -74,6 +69,7 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 			p.Ready += b.Ready
 			p.InFlight += b.InFlight
 			p.UsedUp += b.UsedUp
+			p.Blocked += b.Blocked
 		}
 	}
 	slices.SortFunc(list, func(a, b *adminpb.GroupTopic) int {
@@ -94,11 +90,8 @@ func (s *Server) ListGroups(ctx context.Context, req *adminpb.ListGroupsRequest)
 	return resp, nil
 }
 
-// UpdateGroup changes how a consumer group retries and where it starts.
+// UpdateGroup changes how a consumer group retries, where it starts and whether it is FIFO.
 func (s *Server) UpdateGroup(ctx context.Context, req *adminpb.UpdateGroupRequest) (*adminpb.UpdateGroupResponse, error) {
-	if req.GetFifo() {
-		return nil, unsupported(fifoUnsupported)
-	}
 	update := router.GroupUpdate{FIFO: req.Fifo}
 	if req.Retry != nil {
 		p, err := retryPolicy(req.Retry)

@@ -59,7 +59,12 @@ var specimens = map[string]proto.Message{
 	"ResetOffset": &adminpb.ResetOffsetRequest{
 		Group: "g", Topic: "t", Shard: "s1", Queue: new(int32(1)), Target: &adminpb.ResetOffsetRequest_Offset{Offset: 0},
 	},
-	"ListClients": &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
+	"ListTimers":       &adminpb.ListTimersRequest{Topic: "t", PageSize: 10, PageToken: "0.5.6", MessageId: "m"},
+	"CancelTimers":     &adminpb.CancelTimersRequest{Topic: "t", Ids: []string{"s1/7", "s2/8"}},
+	"PostponeTimers":   &adminpb.PostponeTimersRequest{Topic: "t", Ids: []string{"s1/7"}, DeliverAt: timestamppb.New(time.Unix(1, 0))},
+	"ListClients":      &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
+	"ListTransactions": &adminpb.ListTransactionsRequest{Topic: "t", Stage: adminpb.TransactionStage_TRANSACTION_STAGE_WAITING, PageSize: 10, PageToken: "1.0.0.5.6", MessageId: "m"},
+	"EndTransactions":  &adminpb.EndTransactionsRequest{Ids: []string{"s1/7", "s2/8"}, End: adminpb.TransactionEnd_TRANSACTION_END_ROLLBACK},
 }
 
 func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
@@ -79,7 +84,7 @@ func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
 		}
 		return true
 	})
-	require.Equal(t, 3, services)
+	require.Equal(t, 5, services)
 }
 
 func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) {

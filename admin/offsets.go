@@ -81,7 +81,7 @@ type place struct {
 func (p place) proto() *adminpb.QueuePosition {
 	q := &adminpb.QueuePosition{
 		Shard: p.shard, Queue: int32(p.Queue), MinOffset: int64(p.Min), MaxOffset: int64(p.Next),
-		Ready: p.Ready(), InFlight: p.InFlight, UsedUp: p.UsedUp,
+		Ready: p.Ready(), InFlight: p.InFlight, Blocked: p.Blocked, UsedUp: p.UsedUp,
 	}
 	if p.Known {
 		q.Offset = new(int64(p.Offset))

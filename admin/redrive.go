@@ -119,11 +119,11 @@ func (r *redrive) runOn(ctx context.Context, shard string, limit int, end time.T
 	return nil
 }
 
-// A bundle is dead letters on their way back to one topic, and of a PRIORITY topic to one
-// queue.
+// A bundle is dead letters on their way back to one queue.
 type bundle struct {
 	topic  *mq.Topic
-	queue  mq.QueueID // of a PRIORITY topic, else 0
+	shard  string
+	queue  mq.QueueID
 	msgs   []*mq.Message
 	leases []mq.Lease
 	bytes  int
@@ -139,11 +139,10 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 			r.giveBack(b.leases)
 			continue
 		}
-		shard, queue := r.server.place(b)
 		// What was sent a moment ago and has failed since is no repeat.
 		anew := *b.topic
 		anew.Dedup = 0
-		_, err := r.server.store.Append(ctx, shard, &anew, queue, b.msgs)
+		_, err := r.server.store.Append(ctx, b.shard, &anew, b.queue, b.msgs)
 		switch {
 		case err == nil:
 			done = append(done, b.leases...)
@@ -169,14 +168,18 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 	return failed
 }
 
-// bundle puts together what goes to the same topic, in order.
+// A queuePlace is a queue that dead letters go back to.
+type queuePlace struct {
+	topic mq.TopicID
+	shard string
+	queue mq.QueueID
+}
+
+// bundle puts together what goes to the same queue, in order.
 func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	var all []*bundle
-	type place struct {
-		topic mq.TopicID
-		queue mq.QueueID
-	}
-	open := map[place]*bundle{}
+	open := map[queuePlace]*bundle{}
+	turns := map[mq.TopicID]queuePlace{}
 	for i := range taken {
 		dead := &taken[i].Message
 		name, system, err := originOf(dead)
@@ -189,21 +192,51 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 			r.hold(taken[i].Lease, name, to.reason)
 			continue
 		}
-		msg, queue, err := revive(dead, system, to.topic)
+		msg, err := revive(dead, system, to.topic.Type)
 		if err != nil {
 			r.hold(taken[i].Lease, name, err.Error())
 			continue
 		}
-		at := place{to.topic.ID, queue}
+		at := r.server.place(to.topic, msg, system, turns)
 		b := open[at]
 		if b == nil || b.bytes+msg.Size() > redriveBytes {
-			b = &bundle{topic: to.topic, queue: queue}
+			b = &bundle{topic: to.topic, shard: at.shard, queue: at.queue}
 			open[at] = b
 			all = append(all, b)
 		}
 		b.msgs, b.leases, b.bytes = append(b.msgs, msg), append(b.leases, taken[i].Lease), b.bytes+msg.Size()
 	}
 	return all
+}
+
+// place returns where a message goes: one with a message group to the queue of that, a
+// PRIORITY message to the queue of its priority on one of the shards that have it, the others
+// of a topic to the queue whose turn it is. turns has what was decided of the
+// same messages: a topic's go to one shard. An answer that names no shard is refused by
+// the store.
+func (s *Server) place(t *mq.Topic, msg *mq.Message, system *rmqpb.SystemProperties, turns map[mq.TopicID]queuePlace) queuePlace {
+	at := queuePlace{topic: t.ID}
+	if msg.Group != "" {
+		at.shard, at.queue, _ = t.QueueOf(msg.Group)
+		return at
+	}
+	if msg.Type != mq.Priority {
+		turn, ok := turns[t.ID]
+		if !ok {
+			at.shard, at.queue = s.nextQueue(t)
+			turn, turns[t.ID] = at, at
+		}
+		return turn
+	}
+	at.queue = t.PriorityQueue(system.GetPriority())
+	has := t.ShardsWith(at.queue)
+	if turn := turns[t.ID]; slices.Contains(has, turn.shard) {
+		at.shard = turn.shard
+	} else if len(has) > 0 {
+		at.shard = has[s.turn.Add(1)%uint64(len(has))]
+		turns[t.ID] = at
+	}
+	return at
 }
 
 // originOf returns the name of the topic that a dead letter came from, and its system
@@ -221,24 +254,32 @@ func originOf(dead *mq.Message) (topic string, system *rmqpb.SystemProperties, e
 	return topic, system, nil
 }
 
-// revive returns the message that a dead letter was, as the topic takes it now, and the
-// queue in which its priority belongs, if it has one. Its properties go on to tell of its
-// death. It has no message group: the dead letter has none either.
-func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic *mq.Topic) (msg *mq.Message, queue mq.QueueID, err error) {
+// revive returns the message that a dead letter was, as a topic of the type takes it now.
+// Its properties go on to tell of its death. One with a message group is a FIFO message
+// again, and one with a priority a PRIORITY message, where the topic takes those.
+func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic mq.TopicType) (*mq.Message, error) {
 	alive := *dead
 	switch {
-	case topic.Type != mq.TopicPriority:
-		system.Priority = nil // from a time when the topic was of another type
-	case system.Priority == nil || system.GetPriority() < 0:
-		return nil, 0, errors.New("the topic takes only PRIORITY messages, and the dead letter has no priority")
-	default:
+	case alive.Group != "":
+		alive.Type, system.MessageType = mq.FIFO, rmqpb.MessageType_FIFO
+	case topic.Accepts(mq.Priority) && system.Priority == nil:
+		return nil, fmt.Errorf("the topic takes only %s messages, and the dead letter has no priority", topic)
+	case topic.Accepts(mq.Priority) && system.GetPriority() < 0:
+		return nil, fmt.Errorf("priority %d of the dead letter: must not be negative", system.GetPriority())
+	case topic.Accepts(mq.Priority):
 		alive.Type, system.MessageType = mq.Priority, rmqpb.MessageType_PRIORITY
-		queue = topic.PriorityQueue(system.GetPriority())
 	}
+	if alive.Type != mq.Priority {
+		system.Priority = nil // from a time when the topic was of another type
+	}
+	if !topic.Accepts(alive.Type) {
+		return nil, fmt.Errorf("the topic takes only %s messages, and the dead letter was a %s one", topic, alive.Type)
+	}
+	var err error
 	if alive.System, err = proto.Marshal(system); err != nil {
-		return nil, 0, errors.New("system properties cannot be written")
+		return nil, errors.New("system properties cannot be written")
 	}
-	return &alive, queue, nil
+	return &alive, nil
 }
 
 // origin looks a topic up, once in a call. Dead letters name it without its
@@ -254,8 +295,6 @@ func (r *redrive) origin(ctx context.Context, name string) origin {
 		o.reason = err.Error()
 	case !t.Permission.CanWrite():
 		o.reason = "the topic's permission does not allow sending"
-	case t.Type != mq.TopicPriority && !t.Type.Accepts(mq.Normal):
-		o.reason = fmt.Sprintf("the topic takes only %s messages, and a dead letter is a NORMAL one", t.Type)
 	default:
 		o.topic = t
 	}
@@ -289,18 +328,6 @@ func (r *redrive) unmovedProto() []*adminpb.UnmovedDeadLetters {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Reason, b.Reason))
 	})
 	return list
-}
-
-// place returns where the messages of the bundle go. An answer that names no shard is
-// refused by the store.
-func (s *Server) place(b *bundle) (shard string, queue mq.QueueID) {
-	if b.topic.Type != mq.TopicPriority {
-		return s.nextQueue(b.topic)
-	}
-	if has := b.topic.ShardsWith(b.queue); len(has) > 0 {
-		shard = has[s.turn.Add(1)%uint64(len(has))]
-	}
-	return shard, b.queue
 }
 
 // nextQueue returns the writable queue of t whose turn it is.

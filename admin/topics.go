@@ -13,15 +13,14 @@ import (
 )
 
 // CreateTopic creates a topic, or answers the one that exists with the same
-// configuration. NORMAL and PRIORITY topics are supported yet; other types
-// answer UNIMPLEMENTED.
+// configuration. LITE topics are not supported yet: they answer UNIMPLEMENTED.
 func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
 	typ, err := topicType(req.GetType())
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	switch typ {
-	case mq.TopicNormal, mq.TopicPriority:
+	case mq.TopicNormal, mq.TopicFIFO, mq.TopicDelay, mq.TopicTransaction, mq.TopicPriority, mq.TopicMixed:
 	default:
 		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}

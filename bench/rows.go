@@ -36,7 +36,9 @@ type measure struct {
 }
 
 // rowNames are the rows in their order.
-var rowNames = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync}
+var rowNames = []string{
+	rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync, rowUnordered, rowGroups(1), rowGroups(100), rowGroups(100_000), rowFilter, rowSparse,
+}
 
 // The rows.
 const (
@@ -45,8 +47,17 @@ const (
 	rowReceive   = "receive 32 x 1 KiB"
 	rowAckBatch  = "ack 32"
 	rowAck       = "ack 1"
+	rowFilter    = "SQL filter, 1 % match"
+	rowSparse    = "SQL filter, 0.01 % match"
 	rowSync      = "send 1 KiB, sync, 16 producers"
+	rowUnordered = "receive 32, ack 1, unordered"
 )
+
+// rowGroups is the row of a FIFO group with so many message groups.
+func rowGroups(n int) string { return fmt.Sprintf("receive 32, ack 1, FIFO, groups: %d", n) }
+
+// messageGroups are the numbers of message groups that are measured; 0: no order.
+var messageGroups = []int{0, 1, 100, 100_000}
 
 // results are the measures of a server, by row, one per run.
 type results map[string][]measure
@@ -65,7 +76,16 @@ func compare(ctx context.Context, o options, progress io.Writer) (report, error)
 			continue
 		}
 		if err := withServer(func() (*server, error) { return startPerigee(ctx, o, o.Flush) }, func(s *server) error {
-			return measureAll(ctx, s, o, rep.perigee)
+			if err := measureAll(ctx, s, o, rep.perigee); err != nil {
+				return err
+			}
+			if err := measureGroups(ctx, s, o, rep.perigee); err != nil {
+				return err
+			}
+			if err := measureFilter(ctx, s, o, rep.perigee, rowFilter, 100); err != nil {
+				return err
+			}
+			return measureFilter(ctx, s, o, rep.perigee, rowSparse, 10_000)
 		}); err != nil {
 			return rep, err
 		}
@@ -136,6 +156,40 @@ func (s *server) measureConsumer(ctx context.Context, o options, load loadgen.Lo
 	return err
 }
 
+// measureFilter measures a receive with an SQL filter that wants one message of so many.
+// The measures are those of a message that the server has looked at, wanted or not.
+func measureFilter(ctx context.Context, s *server, o options, into results, row string, of int64) error {
+	topic := fmt.Sprint(topicName, "-filter-", of)
+	if err := s.createTopics(ctx, topic); err != nil {
+		return err
+	}
+	wanted := max(o.Messages/of, 1)
+	rounds := min(wanted, 10)
+	load := loadgen.Load{Topic: topic, Concurrency: o.Concurrency}
+	for round := range rounds {
+		share := func(n int64) loadgen.Limit { return loadgen.Limit{Count: n*(round+1)/rounds - n*round/rounds} }
+		for _, kind := range []struct {
+			price string
+			loadgen.Limit
+		}{{"3", share(wanted*of - wanted)}, {"12", share(wanted)}} {
+			load.Limit = kind.Limit
+			send := loadgen.SendLoad{Load: load, Size: bodySize, Batch: maxBatch, Properties: map[string]string{"price": kind.price, "region": "eu"}}
+			if _, err := s.target.Send(ctx, send); err != nil {
+				return err
+			}
+		}
+	}
+	load.Limit = loadgen.Limit{Count: wanted}
+	_, err := s.measure(into, row, func() (loadgen.Result, error) {
+		result, err := s.target.Receive(ctx, loadgen.ReceiveLoad{
+			Load: load, Group: groupName, Batch: maxBatch, Invisible: invisible, Wait: time.Second, SQL: "price > 5 AND region IN ('eu', 'us')",
+		})
+		result.Messages *= of
+		return result, err
+	})
+	return err
+}
+
 // measureSync measures how many messages of a few producers share an fsync.
 func measureSync(ctx context.Context, s *server, o options, into results) error {
 	if err := s.createTopics(ctx, topicName); err != nil {
@@ -149,6 +203,52 @@ func measureSync(ctx context.Context, s *server, o options, into results) error 
 	send.Limit.Duration = o.Duration
 	_, err := s.measure(into, rowSync, func() (loadgen.Result, error) { return s.target.Send(ctx, send) })
 	return err
+}
+
+// measureGroups measures what it costs to keep the order of message groups. There is no
+// such thing at a server that does nothing.
+func measureGroups(ctx context.Context, s *server, o options, into results) error {
+	for _, groups := range messageGroups {
+		name, row := fmt.Sprintf("%s-groups-%d", topicName, groups), rowUnordered
+		if groups > 0 {
+			row = rowGroups(groups)
+		}
+		if err := s.createOrdered(ctx, name, groups > 0); err != nil {
+			return err
+		}
+		load := loadgen.Load{Topic: name, Concurrency: o.Concurrency, Limit: loadgen.Limit{Count: o.Messages}}
+		if _, err := s.target.Send(ctx, loadgen.SendLoad{Load: load, Size: bodySize, Batch: 1, Groups: groups}); err != nil {
+			return err
+		}
+		if _, err := s.measure(into, row, func() (loadgen.Result, error) {
+			return s.target.Receive(ctx, loadgen.ReceiveLoad{
+				Load: load, Group: name, Batch: maxBatch, AckBatch: 1, Invisible: invisible, Wait: time.Second, UntilEmpty: true,
+			})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createOrdered creates a topic and a group of that name, FIFO or not.
+func (s *server) createOrdered(ctx context.Context, name string, fifo bool) error {
+	conn, err := client.Dial(client.Options{Endpoint: s.at.GRPC, Version: "5.1.4"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	admin, typ := adminpb.NewAdminServiceClient(conn), adminpb.TopicType_TOPIC_TYPE_NORMAL
+	if fifo {
+		typ = adminpb.TopicType_TOPIC_TYPE_FIFO
+	}
+	if _, err := admin.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: name, Type: typ}); err != nil {
+		return fmt.Errorf("topic %s: %w", name, err)
+	}
+	if _, err := admin.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: name, Fifo: fifo}); err != nil {
+		return fmt.Errorf("group %s: %w", name, err)
+	}
+	return nil
 }
 
 // measure runs a load and adds what it took to a row.

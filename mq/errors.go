@@ -45,6 +45,20 @@ var (
 	ErrIllegalOffset = errors.New("illegal offset")
 	// ErrOffsetNotFound: the group has no place in the queue yet.
 	ErrOffsetNotFound = errors.New("offset not found")
+	// ErrIllegalFilter: a filter expression that means nothing.
+	ErrIllegalFilter = errors.New("illegal filter expression")
+	// ErrInvalidHandle: a handle of a pending message cannot be read, or belongs to
+	// another message or topic.
+	ErrInvalidHandle = errors.New("invalid handle")
+	// ErrNotPending: the message does not wait for its time, or for the end of its
+	// transaction, any more.
+	ErrNotPending = errors.New("not pending")
+
+	// ErrUnknownTransaction: there is no such transaction, or it ended longer ago than is
+	// remembered.
+	ErrUnknownTransaction = errors.New("unknown transaction")
+	// ErrTransactionEnded: the transaction has ended the other way.
+	ErrTransactionEnded = errors.New("transaction has ended")
 
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")

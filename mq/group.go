@@ -138,4 +138,5 @@ type Backlog struct {
 	Ready    int64 // deliverable now: never delivered, or to be delivered again
 	InFlight int64 // leased to a consumer
 	UsedUp   int64 // waiting for a dead-letter copy
+	Blocked  int64 // of a FIFO group: waiting for earlier ones of their message group
 }

@@ -110,6 +110,93 @@ type Appended struct {
 	Repeated bool
 }
 
+// A PendingHandle names a pending message to those who may change what becomes of it. It
+// travels to the client as opaque text and back; who has it knows the message.
+type PendingHandle struct {
+	Shard string
+	Topic TopicID
+	ID    PendingID
+	// MessageID is that of the message: who presents a handle with another one knows
+	// another message. Empty in the hands of an operator, who may change any.
+	MessageID string
+}
+
+// A PendingMark is a place in the order in which the states of pending messages end; the
+// zero mark is before all.
+type PendingMark struct {
+	At int64 // Unix nanoseconds
+	ID PendingID
+}
+
+// Before reports whether m comes before other.
+func (m PendingMark) Before(other PendingMark) bool {
+	return m.At < other.At || m.At == other.At && m.ID < other.ID
+}
+
+// Next returns the first mark behind m.
+func (m PendingMark) Next() PendingMark {
+	if m.ID++; m.ID == 0 {
+		m.At++
+	}
+	return m
+}
+
+// A PendingQuery asks for the delayed messages of a topic, the first to be delivered first.
+type PendingQuery struct {
+	Topic TopicID
+	From  PendingMark
+	// Max is the largest number of messages, at least 1.
+	Max int
+	// MessageID, when set, is that of the messages wanted.
+	MessageID string
+}
+
+// HashMessageID returns the hash of a message id that pending messages are known by. It
+// never changes.
+func HashMessageID(id string) uint64 {
+	if id == "" {
+		return 0
+	}
+	h := uint64(14695981039346656037) // FNV-1a
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	return max(h, 1)
+}
+
+// A PendingMessage is what an operator wants to know of a pending message.
+type PendingMessage struct {
+	PendingHandle // its MessageID is empty when the message cannot be read, or is no longer needed
+	Queue         QueueID
+	Tag           string
+	Keys          []string
+	StoreTime     time.Time
+	At            time.Time // when its state ends: the time of delivery; zero: never
+	Checks        int       // how often producers of a half message have been asked
+	BornHost      string    // the host of its sender, as that says
+	Size          int       // bytes stored
+}
+
+// HalfStage says how far the questions about a half message have come.
+type HalfStage uint8
+
+// The stages of a half message whose transaction has not ended.
+const (
+	HalfWaiting   HalfStage = 0 // it is asked about later, or again
+	HalfLastAsked HalfStage = 1 // the last question may still be answered
+	HalfGivenUp   HalfStage = 2 // it waits for an operator, or a late answer
+)
+
+// A Check is a question to a producer of a half message: what becomes of it?
+type Check struct {
+	PendingHandle
+	Message   Message
+	Queue     QueueID
+	StoreTime time.Time
+	// Checks is how often producers have been asked, this time included.
+	Checks int
+}
+
 // A Delivery is one message handed to one consumer, under a lease.
 type Delivery struct {
 	Message
@@ -139,10 +226,16 @@ type Receive struct {
 	Group *Group
 	// Tags are the tags wanted, sorted and without repeats; none: every message.
 	Tags []string
+	// Filter, when set, says which messages are wanted, in place of tags.
+	Filter Filter
 	// Max is the largest number of messages, at least 1.
 	Max int
 	// Invisible is how long they stay leased; above 0.
 	Invisible time.Duration
+	// Attempt is the client's id of the attempt; empty: none. A receive of a FIFO group
+	// with that of an earlier one gets what is left of its messages again, as the same
+	// delivery, as long as they are leased.
+	Attempt string
 	// Wait is how long to wait for the first message; 0: not at all.
 	Wait time.Duration
 	// AutoRenew is noted in the leases.
@@ -158,6 +251,17 @@ type Receive struct {
 	// Waited, when set, is increased by the time that the receive spent waiting for
 	// a message. The caller reads it when the receive has returned.
 	Waited *time.Duration
+}
+
+// A Filter says by the properties of a message whether it is wanted. It may be used
+// from any goroutine, and says the same of a message every time.
+type Filter interface {
+	// String returns the expression that it is made of. Filters with the same one want
+	// the same messages.
+	String() string
+	// Matches reports whether the message with these Properties and System, see
+	// Message, is wanted. It neither changes nor keeps them.
+	Matches(properties, system []byte) bool
 }
 
 // ChangeReason says who changes an invisible duration, and so what it means

@@ -38,6 +38,7 @@ type Position struct {
 
 	InFlight int64 // messages leased to consumers
 	Retrying int64 // messages that wait to be delivered again
+	Blocked  int64 // messages that wait for an earlier one of their message group
 	UsedUp   int64 // messages that wait for a dead-letter copy
 }
 
@@ -57,6 +58,8 @@ type Pull struct {
 	Offset QueueOffset
 	// Tags are the tags wanted, sorted and without repeats; none: every message.
 	Tags []string
+	// Filter, instead of Tags, decides which messages are wanted.
+	Filter Filter
 	// Max is the largest number of messages, at least 1.
 	Max int
 	// Wait is how long to wait for the first message; 0: not at all.

@@ -180,6 +180,41 @@ func (t *Topic) ShardsWith(queue QueueID) []string {
 	return names
 }
 
+// QueueOf returns the queue of a message group: by a hash that never changes, over the
+// topic's writable queues by shard and id. It is false when there is none.
+//
+// What a client chose has no part in it: each SDK hashes in its own way, and some in
+// another one each time they start.
+func (t *Topic) QueueOf(group string) (shard string, queue QueueID, ok bool) {
+	var writable uint64
+	for _, s := range t.Shards {
+		writable += uint64(s.Write)
+	}
+	if writable == 0 {
+		return "", 0, false
+	}
+	n := placeHash(group) % writable
+	for _, s := range t.Shards {
+		if n < uint64(s.Write) {
+			return s.Shard, QueueID(n), true
+		}
+		n -= uint64(s.Write)
+	}
+	return "", 0, false
+}
+
+// placeHash is FNV-1a, mixed once more: the lowest bits of FNV alone are those of a
+// few bits of each byte.
+func placeHash(group string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(group) {
+		h = (h ^ uint64(group[i])) * 1099511628211
+	}
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
 // A QueueRange says which offsets a queue holds: Min to Next-1.
 type QueueRange struct {
 	Queue QueueID

@@ -69,6 +69,15 @@ func (s *Server) touch(c client) (*session.Session, error) {
 	return one, nil
 }
 
+// resources returns what the client names.
+func (c client) resources(names []*rmqpb.Resource) []mq.Resource {
+	list := make([]mq.Resource, len(names))
+	for i, name := range names {
+		list[i] = c.resource(name)
+	}
+	return list
+}
+
 func clientOf(ctx context.Context) client {
 	md, _ := metadata.FromIncomingContext(ctx)
 	first := func(key string) string {

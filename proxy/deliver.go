@@ -38,7 +38,7 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 		defer out.stop()
 	}
 	fields := wire.DeliveryFields{StoreHost: s.opts.StoreHost, InvisibleDuration: r.Invisible}
-	err := sendStatus(stream, ok())
+	err := sendStatus(stream, s.receiveOK(r))
 	for err == nil && sent < len(got) {
 		// A send does not fail while the connection has room for more.
 		if err = ended(ctx); err != nil {

@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
@@ -11,6 +13,55 @@ import (
 // maxFilter is the longest filter expression, in bytes. The tags travel with
 // every command that leases messages.
 const maxFilter = 16 << 10
+
+// maxCompiled is how many compiled expressions are remembered.
+const maxCompiled = 1000
+
+// filters compiles the SQL expressions of clients, each once: a consumer sends its own
+// with every receive.
+type filters struct {
+	compile func(expression string) (mq.Filter, error) // nil: there is none
+	mu      struct {
+		sync.Mutex
+		compiled map[string]mq.Filter
+	}
+}
+
+// of returns what a client wants to receive: tags, or a filter, or with neither every
+// message.
+func (fs *filters) of(f *rmqpb.FilterExpression) (tags []string, filter mq.Filter, err error) {
+	if f.GetType() != rmqpb.FilterType_SQL {
+		tags, err = filterTags(f)
+		return tags, nil, err
+	}
+	if fs.compile == nil {
+		return nil, nil, refuse(rmqpb.Code_UNSUPPORTED, "filter_expression.type SQL: this server has no SQL filters; use TAG")
+	}
+	expression := f.GetExpression()
+	fs.mu.Lock()
+	filter = fs.mu.compiled[expression]
+	fs.mu.Unlock()
+	if filter != nil {
+		return nil, filter, nil
+	}
+	// Not under the lock: a long one takes a while.
+	if filter, err = fs.compile(expression); err != nil {
+		return nil, nil, fmt.Errorf("filter_expression.expression %q: %w", mq.Shorten(expression), err)
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.mu.compiled == nil {
+		fs.mu.compiled = map[string]mq.Filter{}
+	}
+	if len(fs.mu.compiled) >= maxCompiled {
+		for other := range fs.mu.compiled { // any: it is compiled again
+			delete(fs.mu.compiled, other)
+			break
+		}
+	}
+	fs.mu.compiled[expression] = filter
+	return nil, filter, nil
+}
 
 // filterTags returns the tags that a filter wants, sorted and without repeats;
 // nil means every message.
@@ -22,10 +73,8 @@ const maxFilter = 16 << 10
 func filterTags(f *rmqpb.FilterExpression) ([]string, error) {
 	switch f.GetType() {
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
-	case rmqpb.FilterType_SQL:
-		return nil, refuse(rmqpb.Code_UNSUPPORTED, "filter_expression.type SQL: SQL92 filters are not supported yet; use TAG")
 	default:
-		return nil, refuse(rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "filter_expression.type %d is unknown; use TAG", f.GetType())
+		return nil, refuse(rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "filter_expression.type %d is unknown; use TAG or SQL", f.GetType())
 	}
 	expression := strings.TrimSpace(f.GetExpression())
 	if expression == "" || expression == "*" {

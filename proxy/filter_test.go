@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 )
 
@@ -47,8 +48,6 @@ func TestFiltersThatAreRefused(t *testing.T) {
 		{rmqpb.FilterType_TAG, "a\nb", rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
 		{rmqpb.FilterType_TAG, strings.Repeat("x", maxFilter+1), rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
 		{rmqpb.FilterType(7), "a", rmqpb.Code_ILLEGAL_FILTER_EXPRESSION},
-		{rmqpb.FilterType_SQL, "a > 1", rmqpb.Code_UNSUPPORTED},
-		{rmqpb.FilterType_SQL, "", rmqpb.Code_UNSUPPORTED},
 	} {
 		_, err := filterTags(&rmqpb.FilterExpression{Type: c.typ, Expression: c.expression})
 		var ce *codeError
@@ -139,5 +138,116 @@ func TestProgressPassesWhatDoesNotMatch(t *testing.T) {
 		b, err := s.nodes.Backlogs(t.Context(), testShard, s.group(t, "g").ID)
 		require.NoError(t, err)
 		require.Zero(t, b[0].Ready)
+	})
+}
+
+// newFilters returns a server that does nothing but take filters.
+func newFilters() *Server { return &Server{filters: filters{compile: compileFilter}} }
+
+func sqlFilter(expression string) *rmqpb.FilterExpression {
+	return &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: expression}
+}
+
+func TestSQLExpressionsAreCompiledOnceAndFaultsToldWithTheirPlace(t *testing.T) {
+	compiled := 0
+	s := &Server{filters: filters{compile: func(expression string) (mq.Filter, error) {
+		compiled++
+		return compileFilter(expression)
+	}}}
+	for range 3 {
+		tags, filter, err := s.filters.of(sqlFilter("a > 5"))
+		require.NoError(t, err)
+		require.Nil(t, tags)
+		require.Equal(t, "a > 5", filter.String())
+	}
+	require.Equal(t, 1, compiled)
+	for i := range 2 * maxCompiled {
+		_, _, err := s.filters.of(sqlFilter(fmt.Sprint("a > ", i)))
+		require.NoError(t, err)
+	}
+	require.Len(t, s.filters.mu.compiled, maxCompiled)
+
+	for expression, want := range map[string]string{
+		"a >": "line 1, column 4", "": "empty", "a = 5\nAND b": "", "a = NULL": "IS NULL", "*": "line 1, column 1",
+		strings.Repeat("x", maxFilter+1): "the limit is 16384",
+	} {
+		_, filter, err := s.filters.of(sqlFilter(expression))
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.Nil(t, filter)
+		st := s.statusOf(t.Context(), err)
+		require.Equal(t, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, st.GetCode(), expression)
+		require.Contains(t, st.GetMessage(), want)
+		require.Contains(t, st.GetMessage(), "filter_expression.expression")
+		require.Less(t, len(st.GetMessage()), 300)
+	}
+	_, _, err := (&Server{}).filters.of(sqlFilter("a > 5"))
+	require.Equal(t, rmqpb.Code_UNSUPPORTED, s.statusOf(t.Context(), err).GetCode())
+}
+
+func numbered(topic, id string, properties map[string]string) *rmqpb.Message {
+	m := message(topic, id, "x")
+	m.UserProperties = properties
+	return m
+}
+
+func TestSQLFiltersChooseByProperties(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a")
+		for i := range 20 {
+			m := numbered("a", fmt.Sprint("id", i), map[string]string{"a": fmt.Sprint(i), "b": []string{"x", "y", "z"}[i%3], "größe": "1"})
+			m.SystemProperties.Tag = new([]string{"even", "odd"}[i%2])
+			m.SystemProperties.Keys = []string{"k", fmt.Sprint("key", i)}
+			s.send(t, m)
+		}
+		for i, c := range []struct {
+			expression string
+			want       []string
+		}{
+			{"a > 15 AND b IN ('x','y')", []string{"id16", "id18", "id19"}},
+			{"TAGS = 'odd' AND a < 4", []string{"id1", "id3"}},
+			{"KEYS ENDSWITH 'key7' OR UNIQ_KEY = 'id8'", []string{"id7", "id8"}},
+			{"missing IS NOT NULL", nil},
+			{"missing IS NULL AND a BETWEEN 2 AND 3", []string{"id2", "id3"}},
+		} {
+			cons := s.consumer("a", fmt.Sprint("g", i))
+			req := cons.simple(32, 10*time.Second, 0)
+			req.FilterExpression = sqlFilter(c.expression)
+			a := cons.receive(t, req)
+			require.ElementsMatch(t, c.want, a.ids(), c.expression)
+			require.Empty(t, cons.receive(t, req).messages)
+		}
+		cons := s.consumer("a", "bad")
+		req := cons.simple(32, 10*time.Second, 0)
+		req.FilterExpression = sqlFilter("a > 5 AND")
+		a := cons.receive(t, req)
+		require.Equal(t, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, a.code)
+		require.Contains(t, a.text, "line 1, column 10")
+	})
+}
+
+func TestASQLFilterHoldsForRetriesToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a", router.TopicSpec{Queues: 1})
+		s.send(t, numbered("a", "1", map[string]string{"k": "A"}))
+		s.send(t, numbered("a", "2", map[string]string{"k": "B"}))
+		c := s.consumer("a", "g")
+		require.Len(t, c.receive(t, c.filtered(32, 0, "*")).messages, 2)
+		time.Sleep(11 * time.Second)
+		of := func(expression string, poll time.Duration) *rmqpb.ReceiveMessageRequest {
+			req := c.simple(32, 10*time.Second, poll)
+			req.FilterExpression = sqlFilter(expression)
+			return req
+		}
+		a := c.receive(t, of("k = 'A'", 0))
+		require.Equal(t, []string{"1"}, a.ids())
+		require.Equal(t, []int32{2}, a.attempts())
+		c.acked(t, a.handle(0))
+		require.Empty(t, c.receive(t, of("k = 'A'", 5*time.Second)).messages)
+		require.Equal(t, []string{"2"}, c.receive(t, of("k = 'B'", 0)).ids())
 	})
 }

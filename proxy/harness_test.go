@@ -19,6 +19,7 @@ import (
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/filter"
 )
 
 const testShard = "perigee-0"
@@ -54,12 +55,15 @@ func newTestServer(t testing.TB, change ...func(*testOptions)) *testServer {
 	meta, err := router.Open(o.router)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, meta.Close()) })
-	o.Store, o.Router = nodes, meta
+	o.Store, o.Router, o.Transactions = nodes, meta, nodes
+	o.CompileFilter = compileFilter
 	s, err := New(o.Options)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return &testServer{Server: s, nodes: nodes, meta: meta}
 }
+
+func compileFilter(expression string) (mq.Filter, error) { return filter.Compile(expression) }
 
 // topic creates a topic, NORMAL and with two queues unless spec says otherwise.
 func (s *testServer) topic(t testing.TB, name string, spec ...router.TopicSpec) *mq.Topic {

@@ -151,7 +151,7 @@ var specimens = map[string]specimen{
 	}},
 	"UpdateOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
 		at := s.stored(t)
-		return &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue, Offset: at.offset + 1}
+		return &rmqpb.UpdateOffsetRequest{Group: named("g"), MessageQueue: at.queue, Offset: at.offset}
 	}},
 	"GetOffset": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
 		at := s.stored(t)
@@ -162,10 +162,17 @@ var specimens = map[string]specimen{
 	"QueryOffset": fixed(rmqpb.Code_OK, &rmqpb.QueryOffsetRequest{
 		MessageQueue: fullQueue(), QueryOffsetPolicy: rmqpb.QueryOffsetPolicy_TIMESTAMP, Timestamp: timestamppb.New(time.Unix(1, 1)),
 	}),
-	"EndTransaction": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.EndTransactionRequest{
-		Topic: named("orders"), MessageId: "m", TransactionId: "m", Resolution: rmqpb.TransactionResolution_COMMIT,
-	}),
-	"RecallMessage": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.RecallMessageRequest{Topic: named("orders"), RecallHandle: "h"}),
+	"EndTransaction": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		id := fmt.Sprint("m", time.Now().UnixNano())
+		entries := s.send(t, halfMessage("halves", id))
+		return &rmqpb.EndTransactionRequest{
+			Topic: named("halves"), MessageId: id, TransactionId: entries[0].GetTransactionId(), Resolution: rmqpb.TransactionResolution_COMMIT,
+		}
+	}},
+	"RecallMessage": {rmqpb.Code_OK, func(t testing.TB, s *testServer) proto.Message {
+		entries := s.send(t, delayedMessage("late", fmt.Sprint("m", time.Now().UnixNano()), time.Hour))
+		return &rmqpb.RecallMessageRequest{Topic: named("late"), RecallHandle: entries[0].GetRecallHandle()}
+	}},
 	"SyncLiteSubscription": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.SyncLiteSubscriptionRequest{
 		Topic: named("orders"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
 	}),
@@ -179,6 +186,8 @@ func malformedServer(t testing.TB, log io.Writer) *testServer {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	s.topic(t, "orders", router.TopicSpec{Queues: 64})
+	s.topic(t, "late", router.TopicSpec{Type: mq.TopicDelay, Queues: 1})
+	s.transactions(t, "halves")
 	s.group(t, "g")
 	return s
 }

@@ -78,7 +78,7 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 // built reports whether this server keeps what the type promises.
 func built(t mq.MessageType) bool {
 	switch t {
-	case mq.Normal, mq.Priority:
+	case mq.Normal, mq.FIFO, mq.Delay, mq.Transaction, mq.Priority:
 		return true
 	}
 	return false

@@ -20,6 +20,12 @@ var setters = map[rmqpb.MessageType]func(*rmqpb.SystemProperties){
 	rmqpb.MessageType_LITE:     func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") },
 }
 
+// storedTypes are the types that are stored.
+var storedTypes = map[rmqpb.MessageType]bool{
+	rmqpb.MessageType_NORMAL: true, rmqpb.MessageType_FIFO: true, rmqpb.MessageType_DELAY: true, rmqpb.MessageType_TRANSACTION: true,
+	rmqpb.MessageType_PRIORITY: true,
+}
+
 func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 	s := newTestServer(t)
 	types := []mq.TopicType{mq.TopicNormal, mq.TopicFIFO, mq.TopicDelay, mq.TopicTransaction, mq.TopicLite, mq.TopicPriority, mq.TopicMixed}
@@ -31,7 +37,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 	for _, topic := range types {
 		for declared := range rmqpb.MessageType_name {
 			for fields := range 1 << len(makers) {
-				m := message(topic.String(), fmt.Sprint(declared, "-", fields), "body")
+				m := message(topic.String(), fmt.Sprint("m", declared, "-", fields), "body")
 				m.SystemProperties.MessageType = rmqpb.MessageType(declared)
 				var set []rmqpb.MessageType
 				for i, maker := range makers {
@@ -54,7 +60,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 				sound := len(set) == 0 && !hasField || len(set) == 1 && set[0] == is
 				want := rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 				switch {
-				case sound && topic.Accepts(mq.MessageType(is)) && (is == rmqpb.MessageType_NORMAL || is == rmqpb.MessageType_PRIORITY):
+				case sound && topic.Accepts(mq.MessageType(is)) && storedTypes[is]:
 					want = rmqpb.Code_OK
 					stored++
 				case sound && topic.Accepts(mq.MessageType(is)):
@@ -69,8 +75,9 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
-	// NORMAL, declared or not, to a NORMAL and to a MIXED topic; PRIORITY, likewise.
-	require.Equal(t, 6, stored)
+	// Each, declared or not, to a topic of its type and, but PRIORITY, to a MIXED one;
+	// nothing but the declaration makes a transaction.
+	require.Equal(t, 16, stored)
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

@@ -1,8 +1,8 @@
 package proxy
 
-// EndTransaction, RecallMessage, SyncLiteSubscription
+// SyncLiteSubscription
 //
-// Behaviour: none is built. Each answers the status NOT_IMPLEMENTED in a normal
+// Behaviour: not built. It answers the status NOT_IMPLEMENTED in a normal
 // response: clients take a gRPC error for a broken connection.
 //
 // Codes: NOT_IMPLEMENTED, CLIENT_ID_REQUIRED.
@@ -25,16 +25,6 @@ func (s *Server) notBuilt(ctx context.Context, what string) *rmqpb.Status {
 
 func notImplemented(what string) error {
 	return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%s: %v by this server", what, mq.ErrNotImplemented)
-}
-
-// EndTransaction is not implemented.
-func (s *Server) EndTransaction(ctx context.Context, _ *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
-	return &rmqpb.EndTransactionResponse{Status: s.notBuilt(ctx, "EndTransaction")}, nil
-}
-
-// RecallMessage is not implemented.
-func (s *Server) RecallMessage(ctx context.Context, _ *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	return &rmqpb.RecallMessageResponse{Status: s.notBuilt(ctx, "RecallMessage")}, nil
 }
 
 // SyncLiteSubscription is not implemented.

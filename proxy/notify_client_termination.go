@@ -35,7 +35,9 @@ func (s *Server) terminate(ctx context.Context, req *rmqpb.NotifyClientTerminati
 	if err := checkOptionalGroup(c, req.GetGroup()); err != nil {
 		return err
 	}
-	s.sessions.Remove(c.ID)
+	if left := s.sessions.Remove(c.ID); left != nil {
+		s.producers().left(left)
+	}
 	s.renewals.end(ctx, c.ID, leaveInvisible)
 	return nil
 }

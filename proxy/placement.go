@@ -1,33 +1,65 @@
 package proxy
 
 import (
-	"fmt"
+	"cmp"
 	"math/rand/v2"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 )
 
-// place returns the queue that the messages of a request go to: that whose turn it is, or
-// on a PRIORITY topic the one of their priority, on any shard that has it. The topic accepts the types
-// of the messages. The error matches mq.ErrForbidden when nothing is writable.
-func (s *Server) place(topic *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
-	if topic.Type != mq.TopicPriority {
-		return s.rotation.next(topic)
+// place returns the queue of the messages: that of their message group, on a PRIORITY topic
+// that of their priority, else the one whose turn it is. One request is stored in one queue,
+// all or nothing, so its messages must agree on it. The topic accepts the types of the
+// messages. The error matches mq.ErrForbidden when nothing is writable, or is a *codeError.
+func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
+	if t.Type == mq.TopicPriority {
+		return placeByPriority(t, msgs)
 	}
+	group, err := groupOf(msgs)
+	if err != nil {
+		return "", 0, err
+	}
+	if group == "" {
+		return s.rotation.next(t)
+	}
+	shard, queue, ok := t.QueueOf(group)
+	if !ok || !t.Permission.CanWrite() {
+		return "", 0, noWritableQueue(t)
+	}
+	return shard, queue, nil
+}
+
+// groupOf returns the message group of the messages, empty when they have none. There may
+// be one only; messages without one go along.
+func groupOf(msgs []*rmqpb.Message) (group string, err error) {
+	for i, m := range msgs {
+		g := m.GetSystemProperties().GetMessageGroup()
+		if g != "" && group != "" && g != group {
+			return "", refuse(rmqpb.Code_ILLEGAL_MESSAGE_GROUP, "%smessage_group %q: the messages of one request must have one message group, the ones before have %q",
+				position(i, len(msgs)), g, group)
+		}
+		group = cmp.Or(group, g)
+	}
+	return group, nil
+}
+
+// placeByPriority returns the queue of the priority of the messages, on any shard that has
+// it.
+func placeByPriority(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
 	first := msgs[0].GetSystemProperties().GetPriority()
-	queue = topic.PriorityQueue(first)
+	queue = t.PriorityQueue(first)
 	for i, m := range msgs {
 		p := m.GetSystemProperties().GetPriority()
-		if other := topic.PriorityQueue(p); other != queue {
+		if other := t.PriorityQueue(p); other != queue {
 			return "", 0, refuse(rmqpb.Code_BAD_REQUEST,
 				"%spriority %d: belongs in queue %d, and priority %d of the first message in queue %d; the messages of a request go to one queue",
 				position(i, len(msgs)), p, other, first, queue)
 		}
 	}
-	has := topic.ShardsWith(queue)
-	if len(has) == 0 || !topic.Permission.CanWrite() {
-		return "", 0, fmt.Errorf("%w: topic %q has no writable queue", mq.ErrForbidden, topic.Resource)
+	has := t.ShardsWith(queue)
+	if len(has) == 0 || !t.Permission.CanWrite() {
+		return "", 0, noWritableQueue(t)
 	}
 	// By chance and not in turn: in turn, a producer whose priorities come in a rhythm
 	// would send each of them to one shard.

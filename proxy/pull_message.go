@@ -21,7 +21,7 @@ package proxy
 // errors there is only the status, held back for about a second.
 //
 // Codes: OK, MESSAGE_NOT_FOUND, ILLEGAL_OFFSET, CLIENT_ID_REQUIRED, ILLEGAL_TOPIC,
-// ILLEGAL_CONSUMER_GROUP, ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), BAD_REQUEST
+// ILLEGAL_CONSUMER_GROUP, ILLEGAL_FILTER_EXPRESSION, BAD_REQUEST
 // (namespace, long_polling_timeout, no broker where there are several), TOPIC_NOT_FOUND
 // (no such topic, or no such queue; also when it is deleted meanwhile), FORBIDDEN (also when
 // the permission goes while it waits), TOO_MANY_REQUESTS (as ReceiveMessage).
@@ -80,9 +80,7 @@ func (s *Server) pullOf(ctx context.Context, req *rmqpb.PullMessageRequest) (c c
 	if err = validateGroup(p.group); err != nil {
 		return c, p, err
 	}
-	// Whoever adds filters that need more than the tag: what is pulled is chosen in
-	// store/machine's View.Page.
-	if p.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
+	if p.Tags, p.Filter, err = s.filters.of(req.GetFilterExpression()); err != nil {
 		return c, p, err
 	}
 	p.expression = expressionOf(req.GetFilterExpression())

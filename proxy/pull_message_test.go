@@ -149,9 +149,9 @@ func TestEveryCodeOfAPull(t *testing.T) {
 			{"by an illegal group", func(r *rmqpb.PullMessageRequest) { r.Group = named("a.b") }, rmqpb.Code_ILLEGAL_CONSUMER_GROUP, "a.b", "s", 0},
 			{"by nobody", func(r *rmqpb.PullMessageRequest) { r.Group = nil }, rmqpb.Code_ILLEGAL_CONSUMER_GROUP, "group", "s", 0},
 			{"with an illegal filter", func(r *rmqpb.PullMessageRequest) { r.FilterExpression = &rmqpb.FilterExpression{Expression: "||"} }, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "||", "s", 0},
-			{"with SQL", func(r *rmqpb.PullMessageRequest) {
-				r.FilterExpression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a = 1"}
-			}, rmqpb.Code_UNSUPPORTED, "SQL", "s", 0},
+			{"with SQL that is none", func(r *rmqpb.PullMessageRequest) {
+				r.FilterExpression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a ="}
+			}, rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "filter_expression.expression", "s", 0},
 			{"with a wait that is none", func(r *rmqpb.PullMessageRequest) {
 				r.LongPollingTimeout = &durationpb.Duration{Seconds: 1, Nanos: -1}
 			}, rmqpb.Code_BAD_REQUEST, "long_polling_timeout", "s", 0},

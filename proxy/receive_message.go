@@ -18,6 +18,7 @@ const (
 	maxReceiveBatch     = 32
 	minReceiveInvisible = 10 * time.Second
 	maxInvisible        = 12 * time.Hour
+	maxAttemptID        = 255
 	// errorPause is how long a call with an error answer takes at least. Two SDKs
 	// ask again without a pause of their own.
 	errorPause = time.Second
@@ -27,20 +28,25 @@ const (
 //
 // Fields: group; message_queue.topic and message_queue.broker.name (empty or
 // unknown: any shard of the topic; the queue id is not looked at, any queue of
-// the shard serves); filter_expression (TAG); batch_size (below 1 counts as 1,
+// the shard serves); filter_expression (TAG, SQL); batch_size (below 1 counts as 1,
 // above 32 as 32); invisible_duration (10 s to 12 h; ignored with auto_renew);
 // auto_renew; long_polling_timeout (absent: that of the client's settings, else
 // the deadline less 3 s; cut to the server's limit and to the deadline).
-// attempt_id is accepted and without effect: there are no FIFO groups yet.
+// attempt_id, of a group that is FIFO (one that was answered and not settled gives the
+// same messages again, with the same receipt handles and attempts; 255 bytes at most).
+//
+// A group that is FIFO is given no message before all earlier ones of its message group
+// are settled or part of the same answer. One that is not reads a FIFO topic in any order,
+// which is said in the text of the status, in the log once, and in the metrics.
 //
 // Answer: status, one frame for each message, then the time of delivery. Without
 // a message: MESSAGE_NOT_FOUND at the end of the poll, see
 // quirks.EmptyReceiveOK. Errors are held back for about a second.
 //
-// Codes: OK, MESSAGE_NOT_FOUND, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
+// Codes: OK, MESSAGE_NOT_FOUND, BAD_REQUEST (attempt_id), ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN (also when the permission
 // goes while it waits; nothing is delivered then),
-// ILLEGAL_FILTER_EXPRESSION, UNSUPPORTED (SQL), ILLEGAL_INVISIBLE_TIME,
+// ILLEGAL_FILTER_EXPRESSION (of SQL with the line and column), ILLEGAL_INVISIBLE_TIME,
 // ILLEGAL_POLLING_TIME (BAD_REQUEST before 5.0.3) when the deadline is too short
 // to poll and nothing is ready, TOO_MANY_REQUESTS (the group has as many messages
 // in flight as it may, too many receives wait, as many clients are known as may be, or so much is on its way to consumers
@@ -87,10 +93,13 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	if err := validateNames(groupName, topicName); err != nil {
 		return c, r, err
 	}
-	if r.Tags, err = filterTags(req.GetFilterExpression()); err != nil {
+	if r.Tags, r.Filter, err = s.filters.of(req.GetFilterExpression()); err != nil {
 		return c, r, err
 	}
 	r.expression = expressionOf(req.GetFilterExpression())
+	if r.Attempt = req.GetAttemptId(); len(r.Attempt) > maxAttemptID {
+		return c, r, refuse(rmqpb.Code_BAD_REQUEST, "attempt_id has %d bytes, the limit is %d", len(r.Attempt), maxAttemptID)
+	}
 	r.AutoRenew, r.Waited = req.GetAutoRenew(), waitedIn(ctx)
 	r.InFlight = s.opts.InFlight
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
@@ -164,6 +173,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 	if err != nil {
 		return nil, err
 	}
+	s.unordered.note(ctx, r)
 	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()

@@ -294,9 +294,6 @@ func TestWhatMayNotBeReceived(t *testing.T) {
 			rmqpb.Code_ILLEGAL_TOPIC:             func(r *rmqpb.ReceiveMessageRequest) { r.MessageQueue.Topic = named("a b") },
 			rmqpb.Code_ILLEGAL_CONSUMER_GROUP:    func(r *rmqpb.ReceiveMessageRequest) { r.Group = named("") },
 			rmqpb.Code_ILLEGAL_FILTER_EXPRESSION: func(r *rmqpb.ReceiveMessageRequest) { r.FilterExpression = &rmqpb.FilterExpression{Expression: "||"} },
-			rmqpb.Code_UNSUPPORTED: func(r *rmqpb.ReceiveMessageRequest) {
-				r.FilterExpression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a = 1"}
-			},
 		} {
 			c := s.consumer("a", "g")
 			req := c.simple(1, time.Minute, 0)

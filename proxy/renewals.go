@@ -115,7 +115,10 @@ func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery, found time.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range got {
-		if r.mu.leases[got[i].Lease] != nil {
+		if e := r.mu.leases[got[i].Lease]; e != nil {
+			// Delivered once more to the same attempt: what was lost before no longer counts.
+			e.link, e.lost, e.suspicion = link, false, suspicion{}
+			e.limit = now + r.server.opts.RenewLimit
 			continue
 		}
 		e := &renewal{lease: got[i].Lease, client: c.ID, group: group, link: link, limit: now + r.server.opts.RenewLimit}

@@ -313,7 +313,7 @@ func (s *testServer) die() {
 // second returns another proxy before the same store.
 func (s *testServer) second(t testing.TB) *testServer {
 	t.Helper()
-	proxy, err := New(Options{Store: s.nodes, Router: s.meta})
+	proxy, err := New(Options{Store: s.nodes, Router: s.meta, Transactions: s.nodes})
 	require.NoError(t, err)
 	t.Cleanup(proxy.Close)
 	return &testServer{Server: proxy, nodes: s.nodes, meta: s.meta}

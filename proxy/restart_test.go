@@ -25,7 +25,7 @@ func openOn(t testing.TB, fs vfs.FS, opts Options) (s *testServer, end func() er
 	require.NoError(t, err)
 	meta, err := router.Open(router.Options{FS: fs, Dir: "meta", Shards: []string{testShard}, AutoCreateGroups: true})
 	require.NoError(t, err)
-	opts.Store, opts.Router = nodes, meta
+	opts.Store, opts.Router, opts.Transactions = nodes, meta, nodes
 	proxy, err := New(opts)
 	require.NoError(t, err)
 	return &testServer{Server: proxy, nodes: nodes, meta: meta}, func() error {

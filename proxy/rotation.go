@@ -28,7 +28,7 @@ func (r *rotation) next(t *mq.Topic) (shard string, queue mq.QueueID, err error)
 		writable += uint64(s.Write)
 	}
 	if writable == 0 || !t.Permission.CanWrite() {
-		return "", 0, fmt.Errorf("%w: topic %q has no writable queue", mq.ErrForbidden, t.Resource)
+		return "", 0, noWritableQueue(t)
 	}
 	n := r.turn(t.ID).Add(1) % writable
 	for _, s := range t.Shards {
@@ -38,6 +38,10 @@ func (r *rotation) next(t *mq.Topic) (shard string, queue mq.QueueID, err error)
 		n -= uint64(s.Write)
 	}
 	panic("BUG: the turn lies outside of the queues it was taken from")
+}
+
+func noWritableQueue(t *mq.Topic) error {
+	return fmt.Errorf("%w: topic %q has no writable queue", mq.ErrForbidden, t.Resource)
 }
 
 func (r *rotation) turn(id mq.TopicID) *atomic.Uint64 {

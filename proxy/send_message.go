@@ -11,13 +11,17 @@ package proxy
 //
 // Behaviour: all or nothing. Every message is checked before any is stored. The
 // messages of a request go to one queue, contiguous and in their order; requests
-// take turns over the writable queues. On a PRIORITY topic the queue is the
-// priority, or the last one that is writable, on any shard that has it; a request
-// whose messages belong in several queues is refused. Each gets an entry, in
-// order, with its own id and offset and the status of the request; transaction_id
-// is the message id, as SDKs expect of every message. Only NORMAL and PRIORITY
-// messages are built. A message that was sent before inside the topic's dedup
-// window, by id and content, is not stored again: it gets the first answer.
+// take turns over the writable queues, those with a message group go to its queue, and
+// those of a PRIORITY topic to that of their priority, or the last one that is writable,
+// on any shard that has it; a request whose messages belong in several queues is refused.
+// Each gets an entry, in order, with its own id and offset and the status of the request;
+// transaction_id is the message id, as SDKs expect of every message but a TRANSACTION
+// message: that waits as a half message until EndTransaction names its transaction_id. All
+// types but LITE are built. A DELAY message comes into its queue at its
+// delivery_timestamp, at once when that is past; each of a batch has its own. One that
+// waits has a recall_handle. What waits has offset 0. A message that was sent before
+// inside the topic's dedup window, by id and content, is not stored again: it gets the
+// first answer.
 //
 // A refusal has a status and no entries. Upstream does the same, so every SDK
 // reads it: they look at the status before they look for an entry.
@@ -29,7 +33,7 @@ package proxy
 //
 // Upstream checks the type of the first message only, answers a batch with one
 // entry of joined ids, ignores body_digest, and reports a missing topic as a
-// conflict of types.
+// conflict of types. It refuses delays of more than a day, and keeps them to the second.
 
 import (
 	"context"
@@ -39,11 +43,12 @@ import (
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy/wire"
+	"github.com/perigee-mq/perigee/receipt"
 )
 
 // SendMessage stores the messages of one request.
 func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-	stored, err := s.append(ctx, req.GetMessages())
+	stored, to, err := s.append(ctx, req.GetMessages())
 	status := s.statusOf(ctx, err)
 	if err != nil {
 		return &rmqpb.SendMessageResponse{Status: status}, nil
@@ -54,33 +59,46 @@ func (s *Server) SendMessage(ctx context.Context, req *rmqpb.SendMessageRequest)
 		entries[i] = &rmqpb.SendResultEntry{
 			Status: status, MessageId: id, TransactionId: id, Offset: int64(stored[i].Offset),
 		}
+		if stored[i].Pending == 0 {
+			continue
+		}
+		to.ID, to.MessageID = stored[i].Pending, id
+		switch typeOf(m) {
+		case rmqpb.MessageType_DELAY:
+			entries[i].RecallHandle = receipt.EncodePending(to)
+		case rmqpb.MessageType_TRANSACTION:
+			entries[i].TransactionId = receipt.EncodePending(to)
+		}
 	}
 	return &rmqpb.SendMessageResponse{Status: status, Entries: entries}, nil
 }
 
-func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Appended, error) {
+// append stores the messages. It returns what became of each, and a handle that names
+// shard and topic.
+func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (stored []mq.Appended, to mq.PendingHandle, err error) {
 	c, err := s.caller(ctx)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	now := time.Now()
-	limits := messageLimits{body: s.opts.MaxBodySize, batch: s.opts.MaxBatchSize}
+	limits := messageLimits{body: s.opts.MaxBodySize, batch: s.opts.MaxBatchSize, delay: s.opts.MaxDelay}
 	if err := limits.validate(msgs, c, now); err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	topic, err := s.topicFor(ctx, c, msgs)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
 	shard, queue, err := s.place(topic, msgs)
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
-	stored, err := convertMessages(msgs, wire.Arrival{Time: now, PeerHost: c.Host})
+	converted, err := convertMessages(msgs, wire.Arrival{Time: now, PeerHost: c.Host})
 	if err != nil {
-		return nil, err
+		return nil, to, err
 	}
-	return s.store.Append(ctx, shard, topic, queue, stored)
+	stored, err = s.store.Append(ctx, shard, topic, queue, converted)
+	return stored, mq.PendingHandle{Shard: shard, Topic: topic.ID}, err
 }
 
 // topicFor returns the topic of the messages if it takes them. A topic that is made
@@ -107,6 +125,10 @@ func convertMessages(msgs []*rmqpb.Message, a wire.Arrival) ([]*mq.Message, erro
 	for i, m := range msgs {
 		m.SystemProperties.MessageType = typeOf(m)
 		stored[i] = wire.FromProto(m, a)
+		if t := m.SystemProperties.GetDeliveryTimestamp(); t != nil && t.GetSeconds() > 0 { // before 1970 is past too
+			stored[i].DeliverAt = t.AsTime()
+		}
+		stored[i].Recovery = m.SystemProperties.GetOrphanedTransactionRecoveryDuration().AsDuration()
 		if size := len(stored[i].System) + len(stored[i].Properties); size > maxStoredProperties {
 			return nil, refuse(rmqpb.Code_MESSAGE_PROPERTIES_TOO_LARGE,
 				"%suser_properties and system_properties, born_host and trace_context among them, take %d bytes, the limit is %d",

@@ -229,7 +229,7 @@ func TestTypeOfEveryMessageMustFitTheTopic(t *testing.T) {
 	s.topic(t, "normal")
 	s.topic(t, "fifo", router.TopicSpec{Type: mq.TopicFIFO})
 	s.topic(t, "mixed", router.TopicSpec{Type: mq.TopicMixed})
-	const ok, conflict, later = rmqpb.Code_OK, rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, rmqpb.Code_NOT_IMPLEMENTED
+	const ok, conflict = rmqpb.Code_OK, rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 	with := func(t rmqpb.MessageType, change func(*rmqpb.SystemProperties)) func(*rmqpb.SystemProperties) {
 		return func(p *rmqpb.SystemProperties) {
 			p.MessageType = t
@@ -255,11 +255,11 @@ func TestTypeOfEveryMessageMustFitTheTopic(t *testing.T) {
 		{"normal", with(rmqpb.MessageType_FIFO, group), conflict},
 		{"normal", with(99, nil), conflict},
 		{"fifo", with(rmqpb.MessageType_NORMAL, nil), conflict},
-		{"fifo", with(rmqpb.MessageType_FIFO, group), later},
+		{"fifo", with(rmqpb.MessageType_FIFO, group), ok},
 		{"mixed", with(rmqpb.MessageType_NORMAL, nil), ok},
-		{"mixed", with(0, group), later},
-		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), later},
-		{"mixed", with(rmqpb.MessageType_TRANSACTION, nil), later},
+		{"mixed", with(0, group), ok},
+		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), ok},
+		{"mixed", with(rmqpb.MessageType_TRANSACTION, nil), ok},
 		{"mixed", with(0, func(p *rmqpb.SystemProperties) { p.Priority = new(int32(1)) }), conflict},
 	} {
 		m := message(c.topic, "m", "body")
@@ -272,18 +272,12 @@ func TestTypeOfEveryMessageMustFitTheTopic(t *testing.T) {
 func TestOneMessageOfAWrongTypeRefusesTheBatch(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "normal")
-	s.topic(t, "mixed", router.TopicSpec{Type: mq.TopicMixed})
-	for topic, want := range map[string]rmqpb.Code{
-		"normal": rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "mixed": rmqpb.Code_NOT_IMPLEMENTED,
-	} {
-		delayed := message(topic, "2", "body")
-		delayed.SystemProperties.MessageType = rmqpb.MessageType_DELAY
-		delayed.SystemProperties.DeliveryTimestamp = timestamppb.Now()
-		res := s.try(t, message(topic, "1", "body"), delayed)
-		require.Equal(t, want, res.GetStatus().GetCode(), topic)
-		require.Contains(t, res.GetStatus().GetMessage(), "message 2 of 2")
-		s.requireNothingStored(t, topic)
-	}
+	half := message("normal", "2", "body")
+	half.SystemProperties.MessageType = rmqpb.MessageType_TRANSACTION
+	res := s.try(t, message("normal", "1", "body"), half)
+	require.Equal(t, rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, res.GetStatus().GetCode())
+	require.Contains(t, res.GetStatus().GetMessage(), "message 2 of 2")
+	s.requireNothingStored(t, "normal")
 }
 
 func TestCompressedBodyIsStoredUntouched(t *testing.T) {

@@ -32,6 +32,7 @@ type Store interface {
 	Ack(ctx context.Context, leases []mq.Lease) []error
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
 	DeadLetter(ctx context.Context, lease mq.Lease) error
+	Recall(ctx context.Context, handles []mq.PendingHandle) []error
 	OffsetStore
 }
 
@@ -59,6 +60,8 @@ type Router interface {
 type Options struct {
 	Store  Store
 	Router Router
+	// Transactions are those of Store.
+	Transactions Transactions
 	// Advertise is the host:port that routes name to clients of listeners that
 	// advertise none, see transport.ListenerOptions. Empty: the endpoints that the
 	// client itself dialled.
@@ -70,6 +73,8 @@ type Options struct {
 	// MaxBatchSize bounds the sum of the bodies of one request: 32 MiB by
 	// default, or MaxBodySize where that is more.
 	MaxBatchSize int
+	// MaxDelay is how far ahead a delivery time may lie: 40 days by default.
+	MaxDelay time.Duration
 	// DeliveryMemory bounds the stored bytes of messages that are on their way to
 	// consumers: 256 MiB by default. Receives that find more wait.
 	DeliveryMemory int64
@@ -98,6 +103,10 @@ type Options struct {
 	// Observe is told of every call when it has ended. It must be quick. Nil:
 	// nobody is.
 	Observe func(Call)
+	// CompileFilter compiles an SQL expression; its error for one that means nothing
+	// wraps mq.ErrIllegalFilter and says where the fault is. Nil: clients that want SQL
+	// are refused.
+	CompileFilter func(expression string) (mq.Filter, error)
 	// Tracer makes the spans of calls. Nil: there are none, at no cost.
 	Tracer trace.Tracer
 	// Logger receives what an operator should know; silent when nil.
@@ -114,6 +123,7 @@ func (o Options) withDefaults() Options {
 	def(&o.SessionTimeout, 90*time.Second)
 	def(&o.RenewSlice, 60*time.Second)
 	def(&o.RenewLimit, 3*time.Hour)
+	def(&o.MaxDelay, 40*24*time.Hour)
 	if o.MaxBodySize == 0 {
 		o.MaxBodySize = 4 << 20
 	}
@@ -149,14 +159,17 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	checks    *checks
 	tracing   *tracing // nil: off
 	rotation  rotation
+	unordered unordered
 	streams   streams
 	links     links
 	frames    mem.BufferPool // of encoded deliveries
 	sends     *budget        // of their bytes
 	// deliveries are messages on their way to consumers.
 	deliveries *budget
+	filters    filters
 }
 
 // New returns a server. Close ends what it starts. The error names the option
@@ -174,14 +187,17 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("proxy: advertised address: %w", err)
 		}
 	}
+	s.unordered.logger = opts.Logger
 	s.deliveries, s.sends = newDeliveryBudget(opts.DeliveryMemory), newSendBudget(opts.SendBudget)
 	if opts.Tracer != nil {
 		s.tracing = &tracing{tracer: opts.Tracer}
 		s.store = tracedStore{s.store, s.tracing}
 	}
+	s.filters.compile = opts.CompileFilter
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, session.Limits{Sessions: opts.MaxSessions, Settings: opts.SettingsMemory}, s.sessionEnded)
 	s.renewals = newRenewals(s)
+	s.checks = newChecks(s)
 	return s, nil
 }
 
@@ -203,6 +219,7 @@ func (s *Server) Drain() { s.streams.drain() }
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()
+	s.checks.close()
 	s.sessions.Close()
 	s.renewals.close()
 }

@@ -34,7 +34,7 @@ const (
 
 // validateSettings checks what a client says about itself. Topics and groups
 // need not exist: a settings error would keep some SDKs waiting for ever.
-func validateSettings(c client, settings *rmqpb.Settings) error {
+func (s *Server) validateSettings(c client, settings *rmqpb.Settings) error {
 	if size := proto.Size(settings); size > maxSettings {
 		return refuse(rmqpb.Code_BAD_REQUEST, "settings: have %d bytes, the limit is %d", size, maxSettings)
 	}
@@ -60,7 +60,7 @@ func validateSettings(c client, settings *rmqpb.Settings) error {
 		if err := validateTopic(c.resource(entry.GetTopic())); err != nil {
 			return err
 		}
-		if _, err := filterTags(entry.GetExpression()); err != nil {
+		if _, _, err := s.filters.of(entry.GetExpression()); err != nil {
 			return err
 		}
 	}

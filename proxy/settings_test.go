@@ -169,7 +169,9 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		{"illegal group", subscriber(rmqpb.ClientType_PUSH_CONSUMER, "a.b"), rmqpb.Code_ILLEGAL_CONSUMER_GROUP, "a.b"},
 		{"no group", push(func(s *rmqpb.Subscription) { s.Group = nil }), rmqpb.Code_ILLEGAL_CONSUMER_GROUP, "group"},
 		{"illegal filter", push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression.Expression = "||" }), rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "||"},
-		{"SQL", push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression.Type = rmqpb.FilterType_SQL }), rmqpb.Code_UNSUPPORTED, "SQL"},
+		{"illegal SQL", push(func(s *rmqpb.Subscription) {
+			s.Subscriptions[0].Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a >"}
+		}), rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "line 1, column 4"},
 		{"lite push", subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_PUSH_CONSUMER"},
 		{"lite simple", subscriber(rmqpb.ClientType_LITE_SIMPLE_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_SIMPLE_CONSUMER"},
 		{"pull consumer that publishes", typed(publisher(), rmqpb.ClientType_PULL_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PULL_CONSUMER"},
@@ -178,7 +180,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		{"unknown type", typed(publisher(), 42), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "42"},
 		{"too large", publisher(strings.Repeat("x", maxSettings)), rmqpb.Code_BAD_REQUEST, "limit"},
 	} {
-		err := validateSettings(anyClient, c.settings)
+		err := newFilters().validateSettings(anyClient, c.settings)
 		st := (&testServer{Server: &Server{}}).statusOf(t.Context(), err)
 		require.Equal(t, c.want, st.GetCode(), "%s: %v", c.what, err)
 		require.Contains(t, st.GetMessage(), c.text, c.what)
@@ -188,7 +190,10 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		subscriber(rmqpb.ClientType_PULL_CONSUMER, "g"),
 		{PubSub: publisher().PubSub},
 		push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression = nil }),
+		push(func(s *rmqpb.Subscription) {
+			s.Subscriptions[0].Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a > 5"}
+		}),
 	} {
-		require.NoError(t, validateSettings(anyClient, fine))
+		require.NoError(t, newFilters().validateSettings(anyClient, fine))
 	}
 }

@@ -10,6 +10,8 @@ type Stats struct {
 	// DeliveriesRefused how many receives were refused because there were too many.
 	Delivering        int64
 	DeliveriesRefused uint64
+	// Unordered counts the receives of FIFO topics by groups that are not FIFO.
+	Unordered uint64
 }
 
 // Stats returns the counters. It may be called at any time.
@@ -18,5 +20,6 @@ func (s *Server) Stats() Stats {
 		Sessions: s.sessions.Len(), Streams: s.streams.len(),
 		Renewing: s.renewals.len(), Renewed: s.renewals.renewed.Load(),
 		Delivering: s.deliveries.held.Load(), DeliveriesRefused: s.deliveries.refused.Load(),
+		Unordered: s.unordered.receives.Load(),
 	}
 }

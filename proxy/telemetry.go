@@ -18,7 +18,7 @@ package proxy
 // refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
-// pull consumers and for SQL filters; RESOURCE_EXHAUSTED when as many clients are known
+// pull consumers; RESOURCE_EXHAUSTED when as many clients are known
 // as may be, or their settings are as much.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the
@@ -76,8 +76,10 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 		case cmd := <-t.out.Commands():
 			t.out.Took(cmd)
 			if err := stream.Send(cmd); err != nil {
+				s.checks.unsent([]*rmqpb.TelemetryCommand{cmd})
 				return err
 			}
+			s.checks.sent(cmd)
 		case err := <-received:
 			return s.streamError(ctx, err)
 		case <-closing:
@@ -156,7 +158,10 @@ func (t *telemetry) attach() (*session.Session, error) {
 // detach ends it. A client that has no stream left, and did not end this one of
 // its own accord, may be gone.
 func (t *telemetry) detach(ctx context.Context) {
-	if t.detached().Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
+	left := t.detached()
+	t.server.producers().disconnected(left)
+	t.server.checks.unsent(t.out.End())
+	if left.Connected() || !errors.Is(ctx.Err(), context.Canceled) || t.server.streams.isDraining() {
 		return
 	}
 	t.server.renewals.suspect(t.client.ID, streamGrace)
@@ -195,7 +200,7 @@ func (t *telemetry) receive(stream telemetryStream) (err error) {
 }
 
 func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) error {
-	if err := validateSettings(t.client, settings); err != nil {
+	if err := t.server.validateSettings(t.client, settings); err != nil {
 		return err
 	}
 	current, err := t.attach()
@@ -206,6 +211,7 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 		return fmt.Errorf("settings: the %d bytes are not kept, because those of all clients have %d bytes at the most: %w",
 			proto.Size(settings), t.server.opts.SettingsMemory, mq.ErrBusy)
 	}
+	t.server.producers().set(current, t.client.resources(settings.GetPublishing().GetTopics()))
 	reply, sent := t.answer(ctx, settings)
 	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens

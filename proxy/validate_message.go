@@ -25,7 +25,6 @@ const (
 	maxUserProperties = 128      // entries
 	maxProperties     = 16 << 10 // bytes: keys, values, tag and message keys
 	maxRecovery       = time.Hour
-	maxDelay          = 24 * time.Hour
 	// maxStoredProperties bounds what the limits above leave open, as the trace
 	// context, in the form it is stored in.
 	maxStoredProperties = 32 << 10
@@ -64,6 +63,7 @@ var deadLetterKeys = func() map[string]bool {
 type messageLimits struct {
 	body  int // bytes of one body
 	batch int // bytes of all bodies of a request
+	delay time.Duration
 }
 
 // validate checks all messages of a request; the first fault found is the
@@ -123,7 +123,7 @@ func (l messageLimits) validateOne(m *rmqpb.Message, now time.Time) *codeError {
 		validateKeys(sys.GetKeys()),
 		validateMessageGroup(sys.GetMessageGroup()),
 		validateProperties(m),
-		validateTimes(sys, now),
+		l.validateTimes(sys, now),
 		validateEncoding(sys.GetBodyEncoding()),
 		validatePriority(sys.GetPriority()),
 		verifyDigest(sys.GetBodyDigest(), m.GetBody()),
@@ -218,14 +218,14 @@ func validateProperties(m *rmqpb.Message) *codeError {
 	return nil
 }
 
-func validateTimes(sys *rmqpb.SystemProperties, now time.Time) *codeError {
+func (l messageLimits) validateTimes(sys *rmqpb.SystemProperties, now time.Time) *codeError {
 	if t := sys.GetDeliveryTimestamp(); t != nil {
 		if err := t.CheckValid(); err != nil {
 			return fault(rmqpb.Code_ILLEGAL_DELIVERY_TIME, "delivery_timestamp", t.String(), "is no point in time")
 		}
-		if delay := t.AsTime().Sub(now); delay > maxDelay {
-			return fault(rmqpb.Code_ILLEGAL_DELIVERY_TIME, "delivery_timestamp", t.AsTime().Format(time.RFC3339),
-				fmt.Sprintf("lies %s ahead, the limit is %s", delay.Round(time.Second), maxDelay))
+		if t.AsTime().After(now.Add(l.delay)) {
+			return fault(rmqpb.Code_ILLEGAL_DELIVERY_TIME, "delivery_timestamp", t.AsTime().Format(time.RFC3339Nano),
+				fmt.Sprintf("lies %s ahead of the server's clock, the limit is %s (max_delay)", ahead(t.AsTime(), now), l.delay))
 		}
 	}
 	if d := sys.GetOrphanedTransactionRecoveryDuration(); d != nil {
@@ -238,6 +238,14 @@ func validateTimes(sys *rmqpb.SystemProperties, now time.Time) *codeError {
 		return fault(rmqpb.Code_BAD_REQUEST, "born_timestamp", t.String(), "is no point in time")
 	}
 	return nil
+}
+
+// ahead tells how far a time is ahead, also when it is further than a duration can tell.
+func ahead(at, now time.Time) string {
+	if years := at.Year() - now.Year(); years > 100 {
+		return fmt.Sprint(years, " years")
+	}
+	return at.Sub(now).Round(time.Millisecond).String()
 }
 
 // validateEncoding refuses an encoding that no consumer could undo. None at all

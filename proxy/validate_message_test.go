@@ -101,7 +101,7 @@ func TestEachMessageFieldIsHeldToItsLimit(t *testing.T) {
 	} {
 		m := message("orders", "m", "body")
 		c.change(m)
-		err := messageLimits{body: 1000, batch: 1000}.validate([]*rmqpb.Message{m}, client{}, now)
+		err := messageLimits{body: 1000, batch: 1000, delay: 24 * time.Hour}.validate([]*rmqpb.Message{m}, client{}, now)
 		if c.want == rmqpb.Code_OK {
 			require.NoError(t, err, c.what)
 			continue
@@ -139,7 +139,7 @@ func TestReservedPropertyNamesAreRefused(t *testing.T) {
 }
 
 func TestMessagesOfOneRequestShareTheirTopic(t *testing.T) {
-	limits := messageLimits{body: 10, batch: 10}
+	limits := messageLimits{body: 10, batch: 10, delay: 24 * time.Hour}
 	in := func(namespace string) *rmqpb.Message {
 		m := message("orders", "m", "body")
 		m.Topic.ResourceNamespace = namespace

@@ -105,6 +105,7 @@ var (
 	errChecksum = errors.New("checksum does not match")
 	errFlags    = errors.New("unknown flags")
 	errLease    = errors.New("impossible lease")
+	errKind     = errors.New("no handle of a pending message")
 )
 
 // Decode returns the lease whose handle is s. It accepts exactly the texts

@@ -46,7 +46,7 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 		return func(ctx context.Context, r *Router) error { _, _, err := r.CreateGroup(ctx, spec); return err }
 	}
 	return []func(context.Context, *Router) error{
-		create(TopicSpec{Resource: res("a"), Type: mq.TopicMixed, Permission: mq.PermWrite, Queues: 3, Retention: 10 * time.Minute}),
+		create(TopicSpec{Resource: res("a"), Type: mq.TopicDelay, Permission: mq.PermWrite, Queues: 3, Retention: 10 * time.Minute}),
 		group(GroupSpec{
 			Resource: res("g"), FIFO: true, Retry: mq.RetryPolicy{MaxAttempts: 2, Initial: 1, Max: time.Hour, Multiplier: 1.1},
 			Start: mq.StartPosition{Policy: mq.StartTimestamp, Time: time.Unix(12345, 6789)},

@@ -197,6 +197,9 @@ func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update Topic
 		if err := checkTopic(next); err != nil {
 			return err
 		}
+		if err := checkPlaces(t, next); err != nil {
+			return err
+		}
 		if changed {
 			t = next
 			e.putTopic(t)
@@ -207,6 +210,22 @@ func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update Topic
 		return nil, err
 	}
 	return t, nil
+}
+
+// checkPlaces refuses another number of writable queues for a topic of FIFO messages:
+// those would go to another queue from then on, and overtake those that lie in
+// the one before. Nothing is lost by it: a queue serves all its message groups at a time.
+func checkPlaces(t, next *mq.Topic) error {
+	if !t.Type.Accepts(mq.FIFO) {
+		return nil
+	}
+	for i, s := range next.Shards {
+		if s.Write != t.Shards[i].Write {
+			return invalid("write_queues", s.Write, fmt.Sprintf(
+				"must stay %d: the queue of a message group of a %s topic follows from it", t.Shards[i].Write, t.Type))
+		}
+	}
+	return nil
 }
 
 func (u TopicUpdate) apply(t *mq.Topic) (next *mq.Topic, changed bool) {

@@ -185,6 +185,7 @@ type progress struct {
 	Topic    string `json:"topic"`
 	Ready    int64  `json:"ready"`
 	InFlight int64  `json:"in_flight"`
+	Blocked  int64  `json:"blocked"`
 }
 
 func (s server) progress(group, topic string) (progress, bool) {
@@ -225,7 +226,7 @@ func (s server) awaitSettled(group, topic string) {
 	s.t.Helper()
 	s.await("everything settled", func() bool {
 		p, known := s.progress(group, topic)
-		return known && p.Ready == 0 && p.InFlight == 0
+		return known && p.Ready == 0 && p.InFlight == 0 && p.Blocked == 0
 	})
 }
 

@@ -39,8 +39,8 @@ func (o offsets) ctx() context.Context {
 	return metadata.AppendToOutgoingContext(o.t.Context(), "x-mq-client-id", "offsets")
 }
 
-// pull returns the bodies from an offset on, and where the next pull begins.
-func (o offsets) pull(offset int64) (pulled []string, next int64, code rmqpb.Code) {
+// pull returns the messages from an offset on, and where the next pull begins.
+func (o offsets) pull(offset int64) (pulled []*rmqpb.Message, next int64, code rmqpb.Code) {
 	o.t.Helper()
 	stream, err := o.PullMessage(o.ctx(), &rmqpb.PullMessageRequest{
 		Group: o.group, MessageQueue: o.queue, Offset: offset, BatchSize: 32, LongPollingTimeout: durationpb.New(time.Second),
@@ -56,7 +56,7 @@ func (o offsets) pull(offset int64) (pulled []string, next int64, code rmqpb.Cod
 		case *rmqpb.PullMessageResponse_Status:
 			code = c.Status.GetCode()
 		case *rmqpb.PullMessageResponse_Message:
-			pulled = append(pulled, string(c.Message.GetBody()))
+			pulled = append(pulled, c.Message)
 		case *rmqpb.PullMessageResponse_NextOffset:
 			next = c.NextOffset
 		}
@@ -87,7 +87,11 @@ func TestTheStubsOfTheSDKPullAndMoveOffsets(t *testing.T) {
 	require.EqualValues(t, 10, o.find(rmqpb.QueryOffsetPolicy_TIMESTAMP, timestamppb.New(time.Now().Add(time.Hour))))
 	pulled, next, code := o.pull(4)
 	require.Equal(t, rmqpb.Code_OK, code)
-	require.Equal(t, sent[4:], pulled)
+	require.Len(t, pulled, 6)
+	for i, m := range pulled {
+		require.Equal(t, sent[4+i], string(m.GetBody()))
+		require.EqualValues(t, 4+i, m.GetSystemProperties().GetQueueOffset())
+	}
 	require.EqualValues(t, 10, next)
 	_, next, code = o.pull(10)
 	require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, code)
@@ -116,14 +120,15 @@ func TestAResetReachesConsumersThatRun(t *testing.T) {
 	s := commonServer(t)
 	topic, pushGroup, group := s.topic("--queues", "1"), s.group(), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
-	old := time.Now()
 	for i := range 4 {
 		send(t, p, message(topic, fmt.Sprint("old ", i), ""))
 	}
-	time.Sleep(10 * time.Millisecond)
-	since := time.Now()
 	for i := range 3 {
 		send(t, p, message(topic, fmt.Sprint("new ", i), ""))
+	}
+	stored, _, _ := s.offsets(topic, group).pull(0)
+	at := func(i int) string {
+		return stored[i].GetSystemProperties().GetStoreTimestamp().AsTime().Format(time.RFC3339Nano)
 	}
 	box := newInbox()
 	startPushConsumer(t, s.Endpoint(), pushGroup, topic, everything, box.accept)
@@ -135,7 +140,7 @@ func TestAResetReachesConsumersThatRun(t *testing.T) {
 	held := c.receive(7, longInvisible)
 
 	start := time.Now()
-	s.perigee("group", "reset-offset", pushGroup, "--topic", topic, "--time", since.UTC().Format(time.RFC3339Nano))
+	s.perigee("group", "reset-offset", pushGroup, "--topic", topic, "--time", at(4))
 	var got []string
 	for range 3 {
 		got = append(got, string(box.next(t).GetBody()))
@@ -145,7 +150,7 @@ func TestAResetReachesConsumersThatRun(t *testing.T) {
 	s.awaitSettled(pushGroup, topic)
 	require.Empty(t, box, "those since then, once each")
 
-	s.perigee("group", "reset-offset", group, "--topic", topic, "--time", old.UTC().Format(time.RFC3339Nano))
+	s.perigee("group", "reset-offset", group, "--topic", topic, "--time", at(0))
 	again := c.receive(7, longInvisible)
 	require.ElementsMatch(t, bodies(held), bodies(again))
 	c.ack(again...)

@@ -9,7 +9,9 @@ import (
 
 // A lease record leads to exactly one key of an index, which its state says, and
 // that key leads back to the record. Both ways are checked, so neither a record
-// that never comes due nor a key without a record is passed over.
+// that never comes due nor a key without a record is passed over. A parked record is in
+// no index: it must have another before it in its lane, or it would wait for ever. That one
+// is missing, only the log can tell.
 
 func (v *viewsCheck) lease(key, val []byte) error {
 	ref, err := keyspace.DecodeLeaseKey(key)
@@ -32,12 +34,18 @@ func (v *viewsCheck) lease(key, val []byte) error {
 	if ref.Offset >= progress {
 		v.inViews(key, "lease of offset %d of queue %d, which group %d has not reached: its progress is %d", ref.Offset, ref.Queue, ref.Group, progress)
 	}
-	if l.PopID == 0 || l.PopID > mq.PopID(v.state.Time) || l.First > int64(l.PopID) || l.Attempt < 0 {
+	passed := l.PopID == 0 && l.Attempt == 0 && l.First == 0 && (l.State == keyspace.Parked || l.State == keyspace.Ready)
+	if !passed && (l.PopID == 0 || l.PopID > mq.PopID(v.state.Time) || l.First > int64(l.PopID) || l.Attempt < 0) {
 		v.inViews(key, "lease with pop id %d, attempt %d and first delivery at %d, but the last command applied came at %d",
 			l.PopID, l.Attempt, l.First, v.state.Time)
 	}
+	if err := v.lane(key, ref, &l); err != nil {
+		return err
+	}
 	var index []byte
 	switch l.State {
+	case keyspace.Parked:
+		return nil
 	case keyspace.Leased:
 		index = keyspace.AppendDueKey(nil, l.When, ref)
 	case keyspace.Ready:
@@ -53,6 +61,49 @@ func (v *viewsCheck) lease(key, val []byte) error {
 		v.inViews(key, "lease is %s, but its key %x in the index is missing", l.State, index)
 	}
 	return err
+}
+
+// lane checks the place of a record in its lane. The records of a queue come in the order
+// of their offsets, and so do those of a lane.
+func (v *viewsCheck) lane(key []byte, ref keyspace.Ref, l *keyspace.Lease) error {
+	if !v.groups[ref.Group].FIFO {
+		if l.State == keyspace.Parked {
+			v.inViews(key, "offset %d of queue %d is parked, but group %d is not FIFO", ref.Offset, ref.Queue, ref.Group)
+		}
+		return nil
+	}
+	id := keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}
+	e, found, err := get(v.db, keyspace.AppendEntryKey(nil, id, ref.Offset), func(b []byte) (keyspace.Entry, error) {
+		e, err := keyspace.DecodeEntry(b)
+		e.Tag = nil // it is not its own
+		return e, err
+	})
+	if errors.Is(err, keyspace.ErrCorrupt) {
+		err = nil // judged where it stands
+	}
+	if err != nil {
+		return err
+	}
+	if found && l.Lane != e.Group && l.State != keyspace.UsedUp {
+		v.inViews(key, "offset %d of queue %d has message-group hash %x in the lease of group %d, but %x in the queue", ref.Offset, ref.Queue, l.Lane, ref.Group, e.Group)
+	}
+	if v.heads.sub != ref.Sub || v.heads.queue != ref.Queue || v.heads.of == nil {
+		v.heads.sub, v.heads.queue, v.heads.of = ref.Sub, ref.Queue, map[uint64]mq.QueueOffset{}
+	}
+	head, behind := v.heads.of[l.Lane]
+	switch {
+	case l.Lane == 0 && l.State == keyspace.Parked:
+		v.inViews(key, "offset %d of queue %d is parked, but has no message group", ref.Offset, ref.Queue)
+	case l.Lane == 0 || l.State == keyspace.UsedUp:
+	case !behind && l.State == keyspace.Parked:
+		v.inViews(key, "offset %d of queue %d is parked, but nothing before it in its message group is unsettled", ref.Offset, ref.Queue)
+	case behind && l.State == keyspace.Ready:
+		v.inViews(key, "offset %d of queue %d is ready, but offset %d, which is before it in its message group, is unsettled", ref.Offset, ref.Queue, head)
+	}
+	if l.Lane != 0 && l.State != keyspace.UsedUp && !behind {
+		v.heads.of[l.Lane] = ref.Offset
+	}
+	return nil
 }
 
 // indexed checks that the record of ref is in the state that an index key says.

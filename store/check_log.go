@@ -47,6 +47,7 @@ func (c *shardCheck) checkLog() {
 			sum.Last, sum.End, state.Index, state.Pos)})
 	}
 	l.rest()
+	l.restPending()
 	l.derive.compare()
 }
 
@@ -152,12 +153,42 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 			}
 		}
 		return v.Done()
+	case command.KindFire:
+		v, err := command.ViewFire(rec.Payload)
+		if err != nil {
+			return err
+		}
+		for range v.Count {
+			m := v.Next()
+			if err := l.moved(rec, keyspace.Queue{Topic: m.Topic, Queue: m.Queue}, now, m.StoredMessage); err != nil {
+				return err
+			}
+		}
+		return v.Done()
+	case command.KindPendingMove:
+		v, err := command.ViewMove(rec.Payload)
+		if err != nil {
+			return err
+		}
+		for range v.Count {
+			m := v.Next()
+			if err := l.pending(rec, m.StoredMessage); err != nil {
+				return err
+			}
+		}
+		return v.Done()
+	case command.KindEndTransaction:
+		v, err := command.ViewEndTransaction(rec.Payload)
+		if err != nil || !v.Commit {
+			return err
+		}
+		return l.moved(rec, keyspace.Queue{Topic: v.Topic, Queue: v.Queue}, now, v.Message)
 	case command.KindDeadLetter:
 		v, err := command.ViewDeadLetter(rec.Payload)
 		if err != nil {
 			return err
 		}
-		return l.deadLetter(rec, v)
+		return l.moved(rec, keyspace.Queue{Topic: v.Target, Queue: v.Queue}, now, v.Message)
 	case command.KindTrim:
 		c, err := command.DecodeTrim(rec.Payload)
 		for id := range l.trimmed {
@@ -182,9 +213,8 @@ func (l *logCheck) command(rec commitlog.Record, now int64) error {
 // sent checks one message of a send. One that waits for something has no entry, and
 // neither has one that was sent before; whether it was, only a derivation can tell.
 func (l *logCheck) sent(rec commitlog.Record, v *command.SendView, m command.SentMessage) error {
-	if m.Type == mq.Transaction || m.Type == mq.Delay && m.DeliverAt > v.Time {
-		_, err := l.decode(rec, m.StoredMessage)
-		return err
+	if m.Type == mq.Transaction || m.Type == mq.Delay && m.DeliverAt != 0 {
+		return l.pending(rec, m.StoredMessage)
 	}
 	if v.Window > 0 && l.views != nil {
 		id := keyspace.Queue{Topic: v.Topic, Queue: v.Queue}
@@ -197,18 +227,18 @@ func (l *logCheck) sent(rec commitlog.Record, v *command.SendView, m command.Sen
 	return l.message(rec, v.Topic, v.Queue, v.Time, m.StoredMessage)
 }
 
-// deadLetter checks the message of a dead-letter command. The command is refused
-// when the original was settled meanwhile, and then there is no entry.
-func (l *logCheck) deadLetter(rec commitlog.Record, v command.DeadLetterView) error {
-	if _, err := l.decode(rec, v.Message); err != nil {
+// moved checks the message of a command that puts into a queue what was elsewhere, a
+// dead letter for instance. The command is refused when that is not there any more, and
+// then there is no entry.
+func (l *logCheck) moved(rec commitlog.Record, id keyspace.Queue, now int64, m command.StoredMessage) error {
+	if _, err := l.decode(rec, m); err != nil {
 		return err
 	}
-	id := keyspace.Queue{Topic: v.Target, Queue: v.Queue}
 	e, found, err := l.nextEntry(rec, id)
-	if err != nil || !found || e.Pos != uint64(rec.PayloadPos)+uint64(v.Message.Start) {
+	if err != nil || !found || e.Pos != uint64(rec.PayloadPos)+uint64(m.Start) {
 		return err
 	}
-	l.match(rec, id, e, v.Time, v.Message)
+	l.match(rec, id, e, now, m)
 	return nil
 }
 

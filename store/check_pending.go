@@ -4,7 +4,10 @@ import (
 	"errors"
 	"math"
 
+	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/keyspace"
 )
 
@@ -77,6 +80,7 @@ func (v *viewsCheck) held(key, val []byte) error {
 		v.inViews(key, "%v", err)
 		return nil
 	}
+	v.heldKeys++
 	return v.leadsTo(key, id, func(p *keyspace.Pending) bool { return p.State.Holds() && p.Pos == pos })
 }
 
@@ -91,4 +95,43 @@ func (v *viewsCheck) repeat(key, val []byte) {
 		v.inViews(key, "remembers record %d of time %d, which is behind what the views have applied", r.Index, sent.StoreTime)
 	}
 	v.queue(key, keyspace.Queue{Topic: r.Topic, Queue: sent.Queue})
+}
+
+// pending checks a message of the log that waits for something, or did: the views may
+// need it right there.
+func (l *logCheck) pending(rec commitlog.Record, m command.StoredMessage) error {
+	msg, err := l.decode(rec, m)
+	if err != nil || l.views == nil {
+		return err
+	}
+	var p keyspace.Pending
+	pos := uint64(rec.PayloadPos) + uint64(m.Start)
+	key := keyspace.AppendHeldKey(nil, pos)
+	found := false
+	err = readonly.Catch(func() error {
+		id, held, err := get(l.views.db, key, keyspace.DecodePendingID)
+		if err != nil || !held {
+			return err
+		}
+		p, found, err = get(l.views.db, keyspace.AppendPendingKey(nil, id), keyspace.DecodePending)
+		return err
+	})
+	if errors.Is(err, keyspace.ErrCorrupt) {
+		return nil // told already
+	}
+	if err != nil || !found || p.Pos != pos {
+		return err
+	}
+	l.views.heldInLog++
+	if p.Size != uint32(m.Size) || p.ID != groupHash([]byte(msg.ID)) {
+		l.views.inViews(key, "pending message does not agree with the message in record %d: size %d and %d, or message id", rec.Index, p.Size, m.Size)
+	}
+	return nil
+}
+
+// restPending reports the pending messages that the log does not have where they are needed.
+func (l *logCheck) restPending() {
+	if l.views != nil && l.views.heldInLog < l.views.heldKeys {
+		l.views.inViews(nil, "%d pending messages are at positions of the log where there is no message of that kind", l.views.heldKeys-l.views.heldInLog)
+	}
 }

@@ -62,7 +62,8 @@ func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 	defer s.Close() // also after a failed check, so that the bubble ends
 	ctx := context.Background()
 	orders, gone := topicOf(1, 3), topicOf(2, 1)
-	readers, others, leavers := groupOf(1, 2), groupOf(2, 5), groupOf(3, 5)
+	readers, others, leavers, ordered := groupOf(1, 2), groupOf(2, 5), groupOf(3, 5), groupOf(4, 5)
+	ordered.FIFO = true
 	n := 0
 	send := func(topic *mq.Topic, queue mq.QueueID, count int) {
 		var msgs []*mq.Message
@@ -98,11 +99,13 @@ func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 	for _, d := range receive(orders, others, 6, time.Hour)[:2] {
 		require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Reason: mq.Nack}})...))
 	}
+	receive(orders, ordered, 4, time.Hour)
+	receive(orders, ordered, 4, time.Hour)
 	time.Sleep(11 * time.Second) // leases end
 	if len(retention) > 0 {
 		trim(t, s, send, receive, orders, others)
 	}
-	for _, g := range []*mq.Group{others, groupOf(4, 5)} { // the last one only pulls
+	for _, g := range []*mq.Group{others, groupOf(5, 5)} { // the last one only pulls
 		r, err := s.Range(ctx, shardName, orders, 2)
 		require.NoError(t, err)
 		_, err = s.SetOffset(ctx, shardName, mq.OffsetSet{Topic: orders, Group: g, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{2: r.Next - 1}})
@@ -247,7 +250,7 @@ func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
 		} else {
 			require.Equal(t, []mq.TopicID{1, 5, 101}, sum.Topics)
 		}
-		require.Equal(t, []mq.GroupID{1, 2, 4}, sum.Groups)
+		require.Equal(t, []mq.GroupID{1, 2, 4, 5}, sum.Groups)
 		require.Greater(t, sum.Messages, uint64(50))
 
 		kinds := map[keyspace.Kind]int{}
@@ -336,6 +339,9 @@ func (quiet) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
 // key of a lease whose topic was deleted or purged has no record. A group that has set
 // offsets may have started since.
 func onlyDerived(key []byte) bool {
+	if ref, err := keyspace.DecodeLeaseKey(key); err == nil && ref.Group == 4 {
+		return true // those that are parked are in no index
+	}
 	if _, ref, err := keyspace.DecodeDueKey(key); err == nil && (ref.Topic == 2 || ref.Topic == 4 || ref.Group == 3) {
 		return true
 	}
@@ -603,4 +609,59 @@ func TestCheckTellsManyFindingsOfAKindOnce(t *testing.T) {
 	require.True(t, sum.Restorable)
 	require.False(t, sum.LogDamaged)
 	require.Equal(t, uint64(300), sum.Findings)
+}
+
+// A transaction has traces in the views and in the log, in whatever state it is.
+func TestCheckKnowsTransactions(t *testing.T) {
+	mem := vfs.NewMem()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := store.Open(store.Options{
+			FS: mem, Dir: storeDir, Shards: []string{shardName}, SegmentSize: 8 << 10, ZeroFill: -1, CacheSize: 1 << 20,
+			Transactions: shard.Transactions{MaxChecks: 1},
+		})
+		require.NoError(t, err)
+		defer s.Close()
+		ctx, orders, asked := context.Background(), topicOf(1, 2), topicOf(2, 1)
+		half := func(topic *mq.Topic, id string) mq.PendingHandle {
+			a, err := s.Append(ctx, shardName, topic, 0, []*mq.Message{{ID: id, Type: mq.Transaction, Body: []byte("body")}})
+			require.NoError(t, err)
+			return mq.PendingHandle{Shard: shardName, Topic: topic.ID, ID: a[0].Pending, MessageID: id}
+		}
+		require.NoError(t, s.EndTransaction(ctx, half(orders, "committed"), true))
+		require.NoError(t, s.EndTransaction(ctx, half(orders, "rolled back"), false))
+		half(orders, "half")
+		for _, id := range []string{"given up", "asked"} {
+			half(asked, id)
+			checks, err := s.Checks(ctx, []mq.Resource{asked.Resource}, 1)
+			require.NoError(t, err)
+			require.Len(t, checks, 1)
+			time.Sleep(25 * time.Second)
+		}
+		require.Equal(t, int64(1), s.Stats()[shardName].GivenUp)
+		require.NoError(t, s.Close())
+	})
+	for _, derive := range []bool{false, true} {
+		found, _ := check(t, mem, derive)
+		require.Empty(t, found)
+	}
+	files := tree(t, mem, storeDir)
+	states := map[keyspace.PendingState]bool{}
+	eachKey(t, mem, func(key, val []byte) {
+		if keyspace.KindOf(key) != keyspace.KindPending {
+			return
+		}
+		p, err := keyspace.DecodePending(val)
+		require.NoError(t, err)
+		states[p.State] = true
+		p.Checks++
+		found, _ := check(t, edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Set(key, keyspace.AppendPending(nil, &p), nil)) }), true)
+		require.NotEmpty(t, found, "another number of questions, %s", p.State)
+		p.Checks--
+		if p.State = keyspace.Half + keyspace.Committed - p.State; p.State != keyspace.Half && p.State != keyspace.Committed {
+			return
+		}
+		found, _ = check(t, edited(t, files, func(b *pebble.Batch) { require.NoError(t, b.Set(key, keyspace.AppendPending(nil, &p), nil)) }), false)
+		require.NotEmpty(t, found, "another state, %s", p.State)
+	})
+	require.Len(t, states, 5)
 }

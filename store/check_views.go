@@ -29,11 +29,18 @@ type viewsCheck struct {
 	queues     map[keyspace.Queue]*queueEntries
 	order      []keyspace.Queue // the keys of queues
 
+	heldKeys, heldInLog uint64 // pending messages that are needed in the log; those found there
+
 	progress struct { // of the queue that was asked for last
 		sub   keyspace.Sub
 		queue mq.QueueID
 		next  mq.QueueOffset
 		known bool
+	}
+	heads struct { // of the lanes of the queue that was asked for last
+		sub   keyspace.Sub
+		queue mq.QueueID
+		of    map[uint64]mq.QueueOffset
 	}
 }
 

@@ -43,6 +43,7 @@ type Options struct {
 	QueueBytes    int64
 	MaxWaiting    int
 	Retention     shard.Retention
+	Transactions  shard.Transactions
 	Interrupt     <-chan struct{}
 	MaxSeries     int
 	Logger        *slog.Logger
@@ -84,7 +85,7 @@ func Open(opts Options) (*Store, error) {
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
 			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
-			Retention: opts.Retention, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
+			Retention: opts.Retention, Transactions: opts.Transactions, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
 			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {

@@ -66,16 +66,16 @@ func TestGroupsGoThroughTheirLife(t *testing.T) {
 	require.Equal(t, "NAME     FIFO  ATTEMPTS  START\nreaders  true  5         latest\n", against(t, server, "group", "list").stdout)
 
 	described := against(t, server, "group", "describe", "readers", "--json").lines(t)[0]
-	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 5.0, "in_flight": 2.0, "used_up": 1.0}}, described["topics"])
+	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 5.0, "in_flight": 2.0, "blocked": 0.0, "used_up": 1.0}}, described["topics"])
 	text := against(t, server, "group", "describe", "readers").stdout
 	require.Contains(t, text, "after 1s, 2m, 2h")
-	require.Contains(t, text, "TOPIC   READY  IN-FLIGHT  USED-UP\norders  5      2          1\n")
-	require.Contains(t, text, "TOPIC   SHARD      QUEUE  OFFSET  END  READY  IN-FLIGHT  USED-UP  LAG\n"+
-		"orders  perigee-0  3      2       7    5      2          1        8\n"+
-		"orders  perigee-0  4      -       9    0      0          0        0\n")
+	require.Contains(t, text, "TOPIC   READY  IN-FLIGHT  BLOCKED  USED-UP\norders  5      2          0        1\n")
+	require.Contains(t, text, "TOPIC   SHARD      QUEUE  OFFSET  END  READY  IN-FLIGHT  BLOCKED  USED-UP  LAG\n"+
+		"orders  perigee-0  3      2       7    5      2          0        1        8\n"+
+		"orders  perigee-0  4      -       9    0      0          0        0        0\n")
 	require.Equal(t, map[string]any{
 		"namespace": "", "topic": "orders", "shard": "perigee-0", "queue": 3.0, "min_offset": 1.0, "max_offset": 7.0, "offset": 2.0,
-		"ready": 5.0, "in_flight": 2.0, "used_up": 1.0, "lag": 8.0,
+		"ready": 5.0, "in_flight": 2.0, "blocked": 0.0, "used_up": 1.0, "lag": 8.0,
 	}, described["queues"].([]any)[0])
 
 	require.Equal(t, "deleted group readers\n", against(t, server, "group", "delete", "readers").stdout)

@@ -46,6 +46,7 @@ type progressView struct {
 	Topic     string `json:"topic"`
 	Ready     int64  `json:"ready"`
 	InFlight  int64  `json:"in_flight"`
+	Blocked   int64  `json:"blocked"`
 	UsedUp    int64  `json:"used_up"`
 }
 
@@ -180,7 +181,7 @@ func (a *app) groupDescribe() *cobra.Command {
 				}
 				v, topics := viewGroup(resp.GetGroup()), []progressView{}
 				for _, t := range resp.GetTopics() {
-					topics = append(topics, progressView{t.GetNamespace(), t.GetName(), t.GetReady(), t.GetInFlight(), t.GetUsedUp()})
+					topics = append(topics, progressView{t.GetNamespace(), t.GetName(), t.GetReady(), t.GetInFlight(), t.GetBlocked(), t.GetUsedUp()})
 				}
 				return a.print(struct {
 					Group  groupView      `json:"group"`
@@ -188,8 +189,8 @@ func (a *app) groupDescribe() *cobra.Command {
 					Queues []positionView `json:"queues"`
 				}{v, topics, queues}, func(w io.Writer) {
 					v.describe(w)
-					table(w, "TOPIC READY IN-FLIGHT USED-UP", topics, func(t progressView) []any {
-						return []any{mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Ready, t.InFlight, t.UsedUp}
+					table(w, "TOPIC READY IN-FLIGHT BLOCKED USED-UP", topics, func(t progressView) []any {
+						return []any{mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Ready, t.InFlight, t.Blocked, t.UsedUp}
 					})
 					positionTable(w, queues)
 				})

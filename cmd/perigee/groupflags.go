@@ -26,7 +26,7 @@ var backoffFlags = []string{"retry-initial", "retry-max", "retry-multiplier"}
 
 func (f *groupFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.BoolVar(&f.fifo, "fifo", false, "deliver the messages of a message group strictly in order; servers do not take it yet")
+	flags.BoolVar(&f.fifo, "fifo", false, "deliver the messages of a message group strictly in order")
 	flags.Int32Var(&f.maxAttempts, "max-attempts", 0, "`number` of deliveries until a message is dead-lettered; 0: the server's default")
 	flags.DurationSliceVar(&f.delays, "retry-delays", nil, "delays after the first, second, ... delivery, such as `1s,5s,10s`")
 	flags.DurationVar(&f.initial, "retry-initial", time.Second, "back-off: `delay` after the first delivery")

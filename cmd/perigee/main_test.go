@@ -82,6 +82,7 @@ func TestUsageErrorsExitWithTwo(t *testing.T) {
 		`property "a": must be key=value`:                 {"send", "a", "b", "--property", "a"},
 		`count 0: must be 1 or more`:                      {"send", "a", "b", "--count", "0"},
 		`a consumer group is missing`:                     {"receive", "a"},
+		`only one of them can be the filter`:              {"receive", "a", "--group", "g", "--tag", "a", "--filter-sql", "a = 1"},
 		`--insecure is about certificates`:                {"topic", "list", "--insecure"},
 		`endpoint "here": must be host:port`:              {"topic", "list", "--endpoint", "here"},
 		`size "big": must be a whole number`:              {"bench", "send", "a", "--size", "big"},

@@ -185,3 +185,18 @@ func TestABenchWithoutSuccessFails(t *testing.T) {
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "FORBIDDEN:1")
 }
+
+func TestReceiveTakesASQLFilter(t *testing.T) {
+	server := startServer(t, t.TempDir())
+	require.Zero(t, server.perigee(t, "topic", "create", "orders").code)
+	for _, price := range []string{"3", "7", "12"} {
+		require.Zero(t, server.perigee(t, "send", "orders", price, "--property", "price="+price, "--tag", "red").code)
+	}
+	lines := server.perigee(t, "receive", "orders", "--group", "readers", "--filter-sql", "price > 5 AND price < 10 AND TAGS = 'red'", "--json").lines(t)
+	require.Len(t, lines, 1)
+	require.Equal(t, "7", lines[0]["body"])
+	o := server.perigee(t, "receive", "orders", "--group", "readers", "--filter-sql", "price >")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "ILLEGAL_FILTER_EXPRESSION")
+	require.Contains(t, o.stderr, "line 1, column 8")
+}

@@ -26,8 +26,9 @@ type positionView struct {
 	Offset    *int64 `json:"offset"` // null: the group has no place in the queue yet
 	Ready     int64  `json:"ready"`
 	InFlight  int64  `json:"in_flight"`
+	Blocked   int64  `json:"blocked"`
 	UsedUp    int64  `json:"used_up"`
-	// Lag is how many messages the group has not settled: the sum of the three.
+	// Lag is how many messages the group has not settled: the sum of the four.
 	Lag int64 `json:"lag"`
 }
 
@@ -35,8 +36,8 @@ func viewPosition(namespace, topic string, p *adminpb.QueuePosition) positionVie
 	return positionView{
 		Namespace: namespace, Topic: topic, Shard: p.GetShard(), Queue: p.GetQueue(),
 		MinOffset: p.GetMinOffset(), MaxOffset: p.GetMaxOffset(), Offset: p.Offset,
-		Ready: p.GetReady(), InFlight: p.GetInFlight(), UsedUp: p.GetUsedUp(),
-		Lag: p.GetReady() + p.GetInFlight() + p.GetUsedUp(),
+		Ready: p.GetReady(), InFlight: p.GetInFlight(), Blocked: p.GetBlocked(), UsedUp: p.GetUsedUp(),
+		Lag: p.GetReady() + p.GetInFlight() + p.GetBlocked() + p.GetUsedUp(),
 	}
 }
 
@@ -53,8 +54,8 @@ func (v positionView) topic() mq.Resource {
 }
 
 func positionTable(w io.Writer, list []positionView) {
-	table(w, "TOPIC SHARD QUEUE OFFSET END READY IN-FLIGHT USED-UP LAG", list, func(v positionView) []any {
-		return []any{v.topic(), v.Shard, v.Queue, v.at(), v.MaxOffset, v.Ready, v.InFlight, v.UsedUp, v.Lag}
+	table(w, "TOPIC SHARD QUEUE OFFSET END READY IN-FLIGHT BLOCKED USED-UP LAG", list, func(v positionView) []any {
+		return []any{v.topic(), v.Shard, v.Queue, v.at(), v.MaxOffset, v.Ready, v.InFlight, v.Blocked, v.UsedUp, v.Lag}
 	})
 }
 

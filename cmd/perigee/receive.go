@@ -34,6 +34,7 @@ type receiveFlags struct {
 	wait      time.Duration
 	invisible time.Duration
 	tag       string
+	sql       string
 	noAck     bool
 }
 
@@ -52,6 +53,8 @@ func (a *app) receiveCommand() *cobra.Command {
 				return usagef("max %d: must be 1 or more", flags.max)
 			case flags.wait < 0 || flags.invisible < 0:
 				return usagef("wait %s, invisible %s: must not be negative", flags.wait, flags.invisible)
+			case flags.sql != "" && cmd.Flags().Changed("tag"):
+				return usagef("--tag and --filter-sql: only one of them can be the filter; TAGS is the tag in an expression")
 			}
 			return a.withConn(func(conn *client.Conn) error {
 				r := &receiving{app: a, conn: conn, flags: flags, topic: args[0]}
@@ -64,6 +67,7 @@ func (a *app) receiveCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&flags.wait, "wait", 5*time.Second, "`time` to wait for the first message")
 	cmd.Flags().DurationVar(&flags.invisible, "invisible", 30*time.Second, "`time` that others do not get the messages for")
 	cmd.Flags().StringVar(&flags.tag, "tag", "*", "`tags` to receive, as in \"a || b\"")
+	cmd.Flags().StringVar(&flags.sql, "filter-sql", "", "SQL92 `expression` over properties, as in \"price > 5 AND region IN ('eu')\"")
 	cmd.Flags().BoolVar(&flags.noAck, "no-ack", false, "do not acknowledge: the messages come again")
 	return a.addEndpoint(cmd)
 }
@@ -168,6 +172,9 @@ func (r *receiving) run(ctx context.Context) error {
 		return err
 	}
 	filter := &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: r.flags.tag}
+	if r.flags.sql != "" {
+		filter = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: r.flags.sql}
+	}
 	session := r.conn.StartConsumer(ctx, r.flags.group, r.topic, filter, r.flags.wait)
 	defer session.Close()
 

@@ -87,6 +87,8 @@ func (a *app) rootCommand() *cobra.Command {
 		a.groupCommand(),
 		a.clientCommand(),
 		a.dlqCommand(),
+		a.timerCommand(),
+		a.transactionCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),
@@ -126,6 +128,17 @@ func arguments(names ...string) cobra.PositionalArgs {
 		}
 		return &usageError{fmt.Errorf("%s takes %s, got %d arguments; see %s --help",
 			cmd.CommandPath(), describe(names), len(args), cmd.CommandPath())}
+	}
+}
+
+// atLeast is like arguments for a last argument that may come several times: there must be
+// n at least.
+func atLeast(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= n {
+			return nil
+		}
+		return &usageError{fmt.Errorf("%s takes %s, got %d arguments; see %s --help", cmd.CommandPath(), names, len(args), cmd.CommandPath())}
 	}
 }
 

@@ -116,7 +116,7 @@ func TestATopicOfAServerIsPurgedAndItsDeadLettersCounted(t *testing.T) {
 	require.Equal(t, 3.0, server.perigee(t, "topic", "purge", "orders", "--yes", "--json").lines(t)[0]["purged"])
 	require.Empty(t, server.perigee(t, "receive", "orders", "--group", "readers", "--wait", "0s", "--json").lines(t))
 	progress := server.perigee(t, "group", "describe", "readers", "--json").lines(t)[0]["topics"]
-	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 0.0, "in_flight": 0.0, "used_up": 0.0}}, progress)
+	require.Equal(t, []any{map[string]any{"namespace": "", "topic": "orders", "ready": 0.0, "in_flight": 0.0, "blocked": 0.0, "used_up": 0.0}}, progress)
 	require.Zero(t, server.perigee(t, "send", "orders", "later").code)
 	require.Len(t, server.perigee(t, "receive", "orders", "--group", "readers", "--json").lines(t), 1)
 

@@ -164,7 +164,7 @@ func (a *app) topicCreate() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; servers take only NORMAL and PRIORITY yet")
+	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED")
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")

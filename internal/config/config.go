@@ -63,6 +63,8 @@ type Config struct {
 	MaxRecvSize Size
 	// MaxBodySize is the largest body of a message (max_body_size).
 	MaxBodySize Size
+	// MaxDelay is how far ahead the delivery time of a message may lie (max_delay).
+	MaxDelay time.Duration
 	// DeliveryMemory bounds the messages that are on their way to consumers at once
 	// (delivery_memory). They take up to twice as much memory.
 	DeliveryMemory Size
@@ -88,6 +90,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// Renew is how the leases of a push consumer are kept alive (renew).
 	Renew Renew
+	// Transactions say when producers are asked about half messages (transactions).
+	Transactions Transactions
 	// Metrics are what /metrics serves (metrics).
 	Metrics Metrics
 	// Tracing says where the spans of calls go (tracing).
@@ -227,6 +231,25 @@ type Renew struct {
 	Max time.Duration
 }
 
+// Transactions say when producers are asked about half messages whose transaction they
+// have not ended.
+type Transactions struct {
+	// FirstCheck is how long after it was stored a message is asked about for the first time,
+	// unless its sender says (transactions.first_check).
+	FirstCheck time.Duration
+	// CheckInterval is how long a producer has to answer the first question before the
+	// next one; it is doubled each time, up to MaxCheckInterval (transactions.check_interval,
+	// transactions.max_check_interval).
+	CheckInterval    time.Duration
+	MaxCheckInterval time.Duration
+	// MaxChecks is how often a producer is asked about a message before that is given up
+	// (transactions.max_checks).
+	MaxChecks int
+	// Remember is for how long it is known how a transaction ended, so that the same
+	// end again is no error (transactions.remember).
+	Remember time.Duration
+}
+
 // Tracing says where the spans of calls go.
 type Tracing struct {
 	// Endpoint is the collector: host:port, or a URL with http or https for
@@ -283,6 +306,7 @@ func Default() Config {
 		DefaultQueues:    8,
 		MaxRecvSize:      64 << 20,
 		MaxBodySize:      4 << 20,
+		MaxDelay:         40 * 24 * time.Hour,
 		DeliveryMemory:   256 << 20,
 		LongPollingMax:   20 * time.Second,
 		SessionTimeout:   90 * time.Second,
@@ -292,7 +316,11 @@ func Default() Config {
 		MaxWaitingReceives: 100_000,
 		MaxSessions:        100_000,
 
-		Renew:   Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Renew: Renew{Slice: time.Minute, Max: 3 * time.Hour},
+		Transactions: Transactions{
+			FirstCheck: 6 * time.Second, CheckInterval: 30 * time.Second, MaxCheckInterval: 10 * time.Minute,
+			MaxChecks: 15, Remember: time.Hour,
+		},
 		Metrics: Metrics{MaxTopics: 1000},
 		Tracing: Tracing{Ratio: 0.01},
 		Log:     Log{Level: slog.LevelInfo, Format: LogText},

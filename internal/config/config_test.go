@@ -103,13 +103,15 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-key-password-file=p", "--tls-certificates=[{cert_file: c1, key_file: k1, key_password_file: p1}]",
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
-		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
-		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7",
+		"--max-connections=7", "--max-delay=5h", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
+		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h",
+		"--transactions-first-check=7s", "--transactions-check-interval=8s", "--transactions-max-check-interval=9s", "--transactions-max-checks=3", "--transactions-remember=2h",
+		"--metrics-max-topics=7",
 		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
 		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
-		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7,
+		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7, MaxDelay: 5 * time.Hour,
 		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
 		TLS: TLS{
 			Mode: TLSRequired, CertFile: "c", KeyFile: "k", KeyPasswordFile: "p", ClientAuth: ClientAuthRequire, ClientCAFile: "ca",
@@ -127,6 +129,8 @@ func TestFlagsSetEveryField(t *testing.T) {
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
 		MemoryLimit: 1 << 30, InFlightLimit: 7, MaxWaitingReceives: 8, MaxSessions: 9, AutoCreateLimit: 6,
+
+		Transactions: Transactions{FirstCheck: 7 * time.Second, CheckInterval: 8 * time.Second, MaxCheckInterval: 9 * time.Second, MaxChecks: 3, Remember: 2 * time.Hour},
 
 		Metrics: Metrics{MaxTopics: 7},
 		Tracing: Tracing{Endpoint: "https://c:4317", Ratio: 0.5},

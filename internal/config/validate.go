@@ -26,6 +26,7 @@ const (
 	maxRenew        = mq.MaxRetryDelay
 	// A third of a slice must be enough for a round of the store on a slow disk.
 	minRenew       = 2 * time.Second
+	maxDelay       = 10 * 365 * 24 * time.Hour
 	maxCount       = 1_000_000_000
 	maxConnections = 10_000_000
 	// A receive may find 4 MiB, and one connection gets half.
@@ -42,7 +43,7 @@ const (
 func (c Config) Validate() error {
 	for _, check := range []func() error{
 		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes,
-		c.validateMetrics, c.validateTracing, c.validateLog,
+		c.validateTransactions, c.validateMetrics, c.validateTracing, c.validateLog,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -271,6 +272,9 @@ func (c Config) validateTimes() error {
 	if err := within("session_timeout", c.SessionTimeout, 31*time.Second, 24*time.Hour); err != nil {
 		return err
 	}
+	if err := within("max_delay", c.MaxDelay, time.Second, maxDelay); err != nil {
+		return err
+	}
 	if err := within("shutdown_timeout", c.ShutdownTimeout, 0, time.Hour); err != nil {
 		return err
 	}
@@ -278,6 +282,24 @@ func (c Config) validateTimes() error {
 		return err
 	}
 	return within("renew.slice", c.Renew.Slice, minRenew, c.Renew.Max)
+}
+
+func (c Config) validateTransactions() error {
+	t := c.Transactions
+	if err := within("transactions.first_check", t.FirstCheck, time.Second, time.Hour); err != nil {
+		return err
+	}
+	if err := within("transactions.max_check_interval", t.MaxCheckInterval, time.Second, 24*time.Hour); err != nil {
+		return err
+	}
+	if err := within("transactions.check_interval", t.CheckInterval, time.Second, t.MaxCheckInterval); err != nil {
+		return fmt.Errorf("%w (transactions.max_check_interval)", err)
+	}
+	if err := within("transactions.max_checks", t.MaxChecks, 1, 10_000); err != nil {
+		return err
+	}
+	// A client that lost an answer asks again within a minute.
+	return within("transactions.remember", t.Remember, time.Minute, 30*24*time.Hour)
 }
 
 func (c Config) validateMetrics() error {

@@ -17,6 +17,8 @@ import (
 type ReceiveLoad struct {
 	Load
 	Group string
+	// SQL, when set, is the expression that chooses the messages. Without it all are.
+	SQL string
 	// Batch is the most messages a receive asks for, at least 1.
 	Batch int
 	// AckBatch is the number of messages acknowledged with one request; 0 means
@@ -59,6 +61,9 @@ func (t *Target) Receive(ctx context.Context, l ReceiveLoad) (Result, error) {
 		return Result{}, err
 	}
 	filter := &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "*"}
+	if l.SQL != "" {
+		filter = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: l.SQL}
+	}
 	sessions := make([]*client.Session, 0, len(t.conns))
 	for _, c := range t.conns {
 		sessions = append(sessions, c.StartConsumer(ctx, l.Group, l.Topic, filter, l.Wait))

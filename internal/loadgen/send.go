@@ -23,6 +23,11 @@ type SendLoad struct {
 	Batch int
 	// Tag, when set, is the tag of every message.
 	Tag string
+	// Groups, when set, is the number of message groups that the requests to a FIFO topic
+	// have in turn, up to MaxGroups; 0: one for each worker.
+	Groups int
+	// Properties, when set, are the user properties of every message.
+	Properties map[string]string
 
 	stamp *stamp // of an end-to-end load
 }
@@ -33,9 +38,17 @@ func (l SendLoad) validate() error {
 		return fmt.Errorf("size %d: must be 1 or more", l.Size)
 	case l.Batch < 1:
 		return fmt.Errorf("batch %d: must be 1 or more", l.Batch)
+	case l.Groups < 0 || l.Groups > MaxGroups:
+		return fmt.Errorf("groups %d: must lie between 0 and %d", l.Groups, MaxGroups)
 	}
 	return l.Load.validate()
 }
+
+// MaxGroups is the largest number of message groups of a load.
+const MaxGroups = 10_000_000
+
+// groupName returns the name of a message group, which has the same length for all.
+func groupName(n int) string { return fmt.Sprintf("bench-%07d", n) }
 
 // Send sends messages until the load's limit or the end of ctx. The error is
 // about the load or the topic; what goes wrong later is counted in the result.
@@ -58,6 +71,10 @@ func (t *Target) Send(ctx context.Context, l SendLoad) (Result, error) {
 		s := &sender{
 			conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
 			results: results{entries: 2, status: 1},
+			groups:  l.Groups,
+		}
+		if l.Groups > 0 { // each worker begins elsewhere
+			s.group = i * l.Groups / l.Concurrency
 		}
 		s.message = template(t.conn(i), l, client.MessageType(queues[0]), i)
 		if err := s.build(l.Batch); err != nil {
@@ -86,10 +103,10 @@ func template(conn *client.Conn, l SendLoad, kind rmqpb.MessageType, worker int)
 		system.Tag = &l.Tag
 	}
 	if kind == rmqpb.MessageType_FIFO {
-		group := fmt.Sprintf("bench-%d", worker)
+		group := groupName(worker)
 		system.MessageGroup = &group
 	}
-	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system}
+	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system, UserProperties: l.Properties}
 }
 
 // sender sends one request again and again, with new message ids in it.
@@ -106,11 +123,14 @@ type sender struct {
 	idAt    []int // where the ids are in the request
 	bodyAt  []int // where the bodies are
 	endAt   []int // where the messages end
+	groupAt []int // where the message groups are, if they change
+	groups  int   // how many there are; 0: they do not change
+	group   int   // of the next request
 }
 
 // build encodes a request of n messages and finds what changes in it.
 func (s *sender) build(n int) error {
-	s.request, s.idAt, s.bodyAt, s.endAt = nil, nil, nil, nil
+	s.request, s.idAt, s.bodyAt, s.endAt, s.groupAt = nil, nil, nil, nil, nil
 	for range n {
 		message := proto.CloneOf(s.message)
 		message.SystemProperties.MessageId = s.ids.Next()
@@ -121,6 +141,9 @@ func (s *sender) build(n int) error {
 		}
 		// The body is encoded last; the id is found nowhere else.
 		s.idAt = append(s.idAt, len(s.request)+bytes.Index(encoded, []byte(message.SystemProperties.MessageId)))
+		if group := message.SystemProperties.GetMessageGroup(); s.groups > 0 && group != "" {
+			s.groupAt = append(s.groupAt, len(s.request)+bytes.Index(encoded, []byte(group)))
+		}
 		s.request = append(s.request, encoded...)
 		s.bodyAt = append(s.bodyAt, len(s.request)-s.size)
 		s.endAt = append(s.endAt, len(s.request))
@@ -129,7 +152,13 @@ func (s *sender) build(n int) error {
 }
 
 func (s *sender) step(ctx context.Context, n int, due time.Time) (int, bool, error) {
+	if s.groups > 0 {
+		s.group = (s.group + 1) % s.groups
+	}
 	for i := range n {
+		if len(s.groupAt) > 0 {
+			copy(s.request[s.groupAt[i]:], groupName(s.group))
+		}
 		s.ids.Put(s.request[s.idAt[i]:])
 		if s.stamp != nil {
 			s.stamp.put(s.request[s.bodyAt[i]:], due)

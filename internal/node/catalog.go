@@ -99,6 +99,10 @@ var proxyMetrics = []column[proxy.Stats]{
 		family{"perigee.deliveries.refused", counter, none, nil, "Receives refused because that bound was reached: consumers do not read what they asked for."},
 		func(s proxy.Stats) float64 { return float64(s.DeliveriesRefused) },
 	},
+	{
+		family{"perigee.receives.unordered", counter, none, nil, "Receives of FIFO topics by groups that are not FIFO: they get messages in any order. The log names each group and topic."},
+		func(s proxy.Stats) float64 { return float64(s.Unordered) },
+	},
 }
 
 // A shardReading is one shard.
@@ -184,6 +188,54 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Abandoned) },
 	},
 	{
+		family{"perigee.delayed.pending.messages", gauge, none, ofShard, "Delayed messages that wait for their time."},
+		func(r *shardReading) float64 { return float64(r.Timed) },
+	},
+	{
+		family{"perigee.delayed.delivered.messages", counter, none, ofShard, "Delayed messages that came into their queues when their time had come."},
+		func(r *shardReading) float64 { return float64(r.Fired) },
+	},
+	{
+		family{"perigee.delayed.unreadable.messages", counter, none, ofShard, "Delayed messages that could not be read when their time had come: the disk or its contents are damaged."},
+		func(r *shardReading) float64 { return float64(r.TimedUnreadable) },
+	},
+	{
+		family{"perigee.transactions.pending.messages", gauge, none, ofShard, "Half messages that wait for the end of their transaction; those given up are not among them."},
+		func(r *shardReading) float64 { return float64(r.Half) },
+	},
+	{
+		family{"perigee.transactions.given.up.messages", gauge, none, ofShard, "Half messages that were given up and wait for an operator, or for a late end."},
+		func(r *shardReading) float64 { return float64(r.GivenUp) },
+	},
+	{
+		family{"perigee.transactions.abandoned.messages", counter, none, ofShard, "Half messages that were given up: their producers did not end their transactions when asked."},
+		func(r *shardReading) float64 { return float64(r.HalvesGivenUp) },
+	},
+	{
+		family{"perigee.transactions.committed", counter, none, ofShard, "Transactions that were committed."},
+		func(r *shardReading) float64 { return float64(r.Committed) },
+	},
+	{
+		family{"perigee.transactions.rolled.back", counter, none, ofShard, "Transactions that were rolled back."},
+		func(r *shardReading) float64 { return float64(r.RolledBack) },
+	},
+	{
+		family{"perigee.transactions.checks", counter, none, ofShard, "Questions to producers about their half messages, those that reached nobody included."},
+		func(r *shardReading) float64 { return float64(r.Checks) },
+	},
+	{
+		family{"perigee.transactions.checks.returned", counter, none, ofShard, "Those of them that reached nobody, and do not count."},
+		func(r *shardReading) float64 { return float64(r.Unasked) },
+	},
+	{
+		family{"perigee.transactions.unreadable", counter, none, ofShard, "Questions that could not be asked because the half message cannot be read: the disk or its contents are damaged."},
+		func(r *shardReading) float64 { return float64(r.HalvesUnreadable) },
+	},
+	{
+		family{"perigee.pending.moved.messages", counter, none, ofShard, "Delayed and half messages written again at the end of the log, so that it could be cut."},
+		func(r *shardReading) float64 { return float64(r.Moved) },
+	},
+	{
 		family{"perigee.disk.refuse", gauge, bytes, ofShard, "From how many bytes used on sends are refused (retention.disk.refuse); 0: never."},
 		func(r *shardReading) float64 { return limit(r.DiskRefuse) },
 	},
@@ -201,6 +253,11 @@ var stageDuration = family{
 	"perigee.stage.duration", durations, seconds,
 	[]string{"shard", "stage"},
 	"Time in each stage of the store: queue is how long each request waits for its round, the others are of whole rounds: append (checked, encoded and written to the log), fsync (in async mode beside the rounds), apply (carried out and committed to the views), answer.",
+}
+
+var delayedLateness = family{
+	"perigee.delayed.lateness", durations, seconds, ofShard,
+	"How long after their time delayed messages came into their queues, those too whose time came while the server was down.",
 }
 
 var logMetrics = []column[*shardReading]{

@@ -36,6 +36,18 @@ var topicMetrics = []column[topicReading]{
 		family{"perigee.topic.stored.messages", gauge, none, ofTopic, "Messages that the topic holds, delivered or not."},
 		func(r topicReading) float64 { return float64(r.Stored) },
 	},
+	{
+		family{"perigee.topic.delayed.messages", gauge, none, ofTopic, "Delayed messages of the topic that wait for their time."},
+		func(r topicReading) float64 { return float64(r.Timed) },
+	},
+	{
+		family{"perigee.topic.half.messages", gauge, none, ofTopic, "Half messages of the topic that wait for the end of their transaction."},
+		func(r topicReading) float64 { return float64(r.Half) },
+	},
+	{
+		family{"perigee.topic.given.up.messages", gauge, none, ofTopic, "Half messages of the topic that were given up."},
+		func(r topicReading) float64 { return float64(r.GivenUp) },
+	},
 }
 
 // A groupReading is one group with one topic on one shard, or the rest of the
@@ -50,7 +62,11 @@ var ofGroup = []string{"shard", "group", "topic"}
 var groupMetrics = []column[groupReading]{
 	{
 		family{"perigee.group.ready.messages", gauge, none, ofGroup, "Messages that wait to be received by the group: its lag. Those that a filter will pass over are among them."},
-		func(r groupReading) float64 { return float64(r.New + r.Retrying) },
+		func(r groupReading) float64 { return float64(r.New + r.Retrying + r.Blocked) },
+	},
+	{
+		family{"perigee.group.blocked.messages", gauge, none, ofGroup, "Those of them that wait for earlier ones of their message group: the group is FIFO."},
+		func(r groupReading) float64 { return float64(r.Blocked) },
 	},
 	{
 		family{"perigee.group.retrying.messages", gauge, none, ofGroup, "Those of them that were delivered before."},
@@ -124,7 +140,7 @@ func catalog() []family {
 	return slices.Concat(
 		families(buildMetrics), families(stateMetrics), []family{rpcDuration, receiveWait},
 		families(connectionMetrics), families(refusalMetrics), families(tlsMetrics), families(proxyMetrics), families(shardMetrics),
-		[]family{stageDuration}, families(logMetrics),
+		[]family{delayedLateness, stageDuration}, families(logMetrics),
 		families(topicMetrics), families(groupMetrics), families(droppedMetrics),
 	)
 }

@@ -67,7 +67,7 @@ func newScene(t *testing.T, maxTopics int) *scene {
 	s.router, err = router.Open(router.Options{FS: fs, Dir: "meta", Shards: []string{sceneShard}, AutoCreateGroups: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.router.Close()) })
-	s.proxy, err = proxy.New(proxy.Options{Store: s.store, Router: s.router, Observe: s.calls.observe})
+	s.proxy, err = proxy.New(proxy.Options{Store: s.store, Router: s.router, Transactions: s.store, Observe: s.calls.observe})
 	require.NoError(t, err)
 	s.metrics.store.Store(s.store)
 	s.metrics.router.Store(s.router)

@@ -24,10 +24,12 @@ import (
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/internal/config"
 	"github.com/perigee-mq/perigee/internal/loglimit"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
+	"github.com/perigee-mq/perigee/store/filter"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -226,7 +228,7 @@ func (n *node) openTiers() (err error) {
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
-		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(),
+		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(), Transactions: n.transactions(),
 		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	})
 	if err != nil {
@@ -263,11 +265,12 @@ func (n *node) buildServer() (err error) {
 		host = "localhost"
 	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, StoreHost: host,
-		MaxBodySize: int(n.cfg.MaxBodySize), DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
+		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, Transactions: &n.late.halves, StoreHost: host,
+		MaxBodySize: int(n.cfg.MaxBodySize), MaxDelay: n.cfg.MaxDelay, DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		MaxSessions: n.cfg.MaxSessions, SettingsMemory: n.memory.settings, SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
-		Observe: n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
+		CompileFilter: func(expression string) (mq.Filter, error) { return filter.Compile(expression) },
+		Observe:       n.metrics.calls.observe, Tracer: n.tracing.tracer(), Logger: n.logger,
 	})
 	if err != nil {
 		return err
@@ -284,6 +287,7 @@ func (n *node) buildServer() (err error) {
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
 		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: []string{n.cfg.Shard}, Clients: n.proxy, Node: host, Logger: n.logger,
+		MaxDelay: n.cfg.MaxDelay,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
 	reflection.Register(n.grpcServer)

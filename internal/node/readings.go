@@ -37,13 +37,14 @@ func (m *metrics) emitCalls(e *emission) {
 func (m *metrics) emitStore(e *emission, s *store.Store) {
 	stats := s.Stats()
 	var shards []*shardReading
-	var stages []spread
+	var stages, late []spread
 	for _, name := range slices.Sorted(maps.Keys(stats)) {
 		r := &shardReading{name: name, Stats: stats[name]}
 		if views, err := s.Views(name); err == nil { // else it is closed
 			r.views = views
 		}
 		shards = append(shards, r)
+		late = append(late, spread{attribute.NewSet(attribute.String("shard", name)), r.Late})
 		for i, spent := range r.Stages {
 			labels := attribute.NewSet(attribute.String("shard", name), attribute.String("stage", shard.Stage(i).String()))
 			stages = append(stages, spread{labels, spent})
@@ -51,6 +52,7 @@ func (m *metrics) emitStore(e *emission, s *store.Store) {
 	}
 	labels := func(r *shardReading) attribute.Set { return attribute.NewSet(attribute.String("shard", r.name)) }
 	emit(e, shardMetrics, shards, labels)
+	e.emitDurations(delayedLateness, late)
 	e.emitDurations(stageDuration, stages)
 	emit(e, logMetrics, shards, labels)
 }

@@ -18,6 +18,13 @@ func (n *node) retention() shard.Retention {
 	}
 }
 
+func (n *node) transactions() shard.Transactions {
+	t := n.cfg.Transactions
+	return shard.Transactions{
+		First: t.FirstCheck, Interval: t.CheckInterval, MaxInterval: t.MaxCheckInterval, MaxChecks: t.MaxChecks, Remember: t.Remember,
+	}
+}
+
 // retentionOf returns how long the messages of a topic are kept, by the newest
 // metadata, so that a change of it holds at once. A topic that the router does
 // not know is unknown here too: it was deleted, which the store hears of by

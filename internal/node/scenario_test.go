@@ -188,7 +188,7 @@ func TestEachMetricIsRightAtEachStep(t *testing.T) {
 		_, err = s.rmq.RecallMessage(s.as(), &rmqpb.RecallMessageRequest{})
 		require.NoError(t, err)
 		got := figures(s.scrape())
-		require.InDelta(t, 1, got["perigee_rpc_duration_seconds{code=NOT_IMPLEMENTED,grpc_code=OK,method=/apache.rocketmq.v2.MessagingService/RecallMessage}"], 1e-9)
+		require.InDelta(t, 1, got["perigee_rpc_duration_seconds{code=ILLEGAL_TOPIC,grpc_code=OK,method=/apache.rocketmq.v2.MessagingService/RecallMessage}"], 1e-9)
 
 		require.NoError(t, s.store.PurgeTopic(t.Context(), orders.ID))
 		l.check(s, "purged", ledger{

@@ -22,6 +22,7 @@ import (
 // calls it until the node has recovered.
 type late struct {
 	proxyStore  lateProxyStore
+	halves      lateTransactions
 	proxyRouter lateProxyRouter
 	adminStore  lateAdminStore
 	adminRouter lateAdminRouter
@@ -30,12 +31,15 @@ type late struct {
 type (
 	lateProxyStore  struct{ proxy.Store }
 	lateProxyRouter struct{ proxy.Router }
-	lateAdminStore  struct{ admin.Store }
-	lateAdminRouter struct{ admin.Router }
+
+	lateTransactions struct{ proxy.Transactions }
+	lateAdminStore   struct{ admin.Store }
+	lateAdminRouter  struct{ admin.Router }
 )
 
 func (l *late) set(s *store.Store, r *router.Router) {
 	l.proxyStore.Store, l.adminStore.Store = s, s
+	l.halves.Transactions = s
 	l.proxyRouter.Router, l.adminRouter.Router = r, r
 }
 

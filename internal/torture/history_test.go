@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -264,7 +265,7 @@ func (c *client) send() error {
 	msgs := make([]*mq.Message, len(ids))
 	for i, id := range ids {
 		msgs[i] = message(id, tag)
-		msgs[i].Properties = make([]byte, c.rng.IntN(200))
+		msgs[i].Properties = properties("tag", tag, "filling", strings.Repeat("x", c.rng.IntN(200)))
 	}
 	queue := mq.QueueID(c.rng.IntN(3))
 	sn := l.beginSend(queue, tag, ids...)
@@ -278,9 +279,10 @@ func (c *client) send() error {
 func (c *client) receive(ctx context.Context) error {
 	g := c.h.groups[c.rng.IntN(len(c.h.groups))]
 	r := mq.Receive{
-		Topic: c.h.topic, Group: g.Group, Tags: g.tags, Max: 1 + c.rng.IntN(8), Invisible: time.Duration(1+c.rng.IntN(100)) * tick,
+		Topic: c.h.topic, Group: g.Group, Max: 1 + c.rng.IntN(8), Invisible: time.Duration(1+c.rng.IntN(100)) * tick,
 		Wait: time.Duration(c.rng.IntN(40)) * tick, InFlight: c.h.inFlight,
 	}
+	g.choose(&r, c.rng.IntN(2) == 0)
 	if c.rng.IntN(8) == 0 { // a caller that goes away meanwhile
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(20))*tick)

@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/filter"
 )
 
 // counts is what a run says about what must hold. All but the first group must be 0.
@@ -335,6 +339,28 @@ type consumers struct {
 }
 
 func (c consumers) wants(tag string) bool { return len(c.tags) == 0 || slices.Contains(c.tags, tag) }
+
+// choose makes r want the group's tags: as such, or by an SQL filter.
+func (c consumers) choose(r *mq.Receive, sql bool) {
+	if r.Tags = c.tags; len(c.tags) == 0 || !sql {
+		return
+	}
+	f, err := filter.Compile("tag IN ('" + strings.Join(c.tags, "', '") + "')")
+	if err != nil {
+		panic(err) // a mistake of the test
+	}
+	r.Tags, r.Filter = nil, f
+}
+
+// properties returns the pairs of names and values as user properties are stored.
+func properties(pairs ...string) (b []byte) {
+	for i := 0; i < len(pairs); i += 2 {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), pairs[i])
+		entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), pairs[i+1])
+		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), entry)
+	}
+	return b
+}
 
 // stored is everything that could be read at the end.
 type stored struct {

@@ -73,7 +73,9 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topic *mq.Topic, grou
 	}
 	st := stored{queues: map[mq.QueueID][]string{}, dead: map[mq.GroupID]map[string]int{}}
 	for _, g := range groups {
-		err := receive(mq.Receive{Topic: topic, Group: g.Group, Tags: g.tags, Wait: drainTime}, func(start time.Time, got []mq.Delivery) {
+		r := mq.Receive{Topic: topic, Group: g.Group, Wait: drainTime}
+		g.choose(&r, true)
+		err := receive(r, func(start time.Time, got []mq.Delivery) {
 			l.delivered(l.now(), g.ID, start, drainTime, got)
 		})
 		if err != nil {

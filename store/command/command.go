@@ -36,14 +36,24 @@ const (
 	KindPopLimited  Kind = 13 // a pop that keeps to an in-flight limit
 	KindSend        Kind = 14 // an append that keeps to the types of its messages, and knows repeats
 	KindPopSelect   Kind = 15 // a pop with an order, and a choice made before
-	KindSetOffset   Kind = 21 // move the progress of a group
+
+	KindFire          Kind = 16 // deliver timed messages whose time has come
+	KindPendingChange Kind = 17 // recall, postpone or forget pending messages
+	KindPendingMove   Kind = 18 // write pending messages again, at the end of the log
+
+	KindEndTransaction Kind = 19 // commit a half message, or roll it back
+	KindChecked        Kind = 20 // producers were asked about their half messages
+	KindSetOffset      Kind = 21 // move the progress of a group
 )
 
 var kindNames = [...]string{
 	KindTopic: "topic", KindTopicDelete: "topic-delete", KindGroup: "group", KindGroupDelete: "group-delete",
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
 	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop", KindPopLimited: "pop-limited",
-	KindSend: "send", KindPopSelect: "pop-select", KindSetOffset: "set-offset",
+	KindSend: "send", KindPopSelect: "pop-select",
+	KindFire: "fire", KindPendingChange: "pending-change", KindPendingMove: "pending-move",
+	KindEndTransaction: "end-transaction", KindChecked: "checked",
+	KindSetOffset: "set-offset",
 }
 
 // String returns the name of the kind.

@@ -49,6 +49,17 @@ func samples() map[command.Kind]encoder {
 		command.KindSend: &command.Send{Time: 1, Topic: 2, Queue: 3, Window: 4, Messages: []*mq.Message{
 			&sent, {ID: "d", Type: mq.Delay, DeliverAt: time.Unix(5, 6)}, {ID: "t", Type: mq.Transaction, Recovery: time.Second},
 		}},
+		command.KindFire: &command.Fire{Time: 1, Until: 2, Messages: []command.PendingMessage{
+			{ID: 3 << 10, Topic: 4, Queue: 5, Message: msg}, {ID: 1 << 40, Topic: 6, Message: &mq.Message{ID: "d", Type: mq.Delay}},
+		}},
+		command.KindPendingMove: &command.Move{Time: 1, Messages: []command.PendingMessage{{ID: 3 << 10, Topic: 4, Queue: 5, Message: msg}}},
+		command.KindPendingChange: &command.PendingChange{
+			Time: 1, Op: command.DropPending, Topic: 2, State: 3, At: 4, Refs: []command.PendingRef{{ID: 5 << 10, Hash: 6}, {ID: 7}},
+		},
+		command.KindEndTransaction: &command.EndTransaction{Time: 1, ID: 2 << 10, Topic: 3, Queue: 4, Hash: 5, Keep: 6, Message: msg},
+		command.KindChecked: &command.Checked{
+			Time: 1, Op: command.CheckAsked, Max: 15, Refs: []command.CheckRef{{ID: 2 << 10, Hash: 3, From: 4, To: 5, Wait: 6}, {ID: 7}},
+		},
 		command.KindAck: &command.Ack{Time: 1, Topic: 2, Group: 3, Leases: []command.LeaseRef{lease, {}}},
 		command.KindChange: &command.Change{Time: 1, Topic: 2, Group: 3, Changes: []command.LeaseChange{
 			{LeaseRef: lease, Invisible: 4, Reason: mq.Nack},
@@ -104,6 +115,45 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 			c.Messages = append(c.Messages, &m)
 		}
 		return c.Append(nil), v.Done()
+	case command.KindFire:
+		v, err := command.ViewFire(payload)
+		if err != nil {
+			return nil, err
+		}
+		c := command.Fire{Time: v.Time, Until: v.Until}
+		c.Messages, err = carried(&v, payload)
+		return c.Append(nil), err
+	case command.KindPendingMove:
+		v, err := command.ViewMove(payload)
+		if err != nil {
+			return nil, err
+		}
+		c := command.Move{Time: v.Time}
+		c.Messages, err = carried(&v, payload)
+		return c.Append(nil), err
+	case command.KindPendingChange:
+		c, err := command.DecodePendingChange(payload)
+		return c.Append(nil), err
+	case command.KindEndTransaction:
+		v, err := command.ViewEndTransaction(payload)
+		if err != nil {
+			return nil, err
+		}
+		c := command.EndTransaction{Time: v.Time, ID: v.ID, Topic: v.Topic, Queue: v.Queue, Hash: v.Hash, Keep: v.Keep}
+		if v.Commit {
+			if v.Message.Start+v.Message.Size > len(payload) || v.Message.Size == 0 {
+				return nil, command.ErrCorrupt
+			}
+			m, err := command.DecodeMessage(payload[v.Message.Start : v.Message.Start+v.Message.Size])
+			if err != nil {
+				return nil, err
+			}
+			c.Message = &m
+		}
+		return c.Append(nil), nil
+	case command.KindChecked:
+		c, err := command.DecodeChecked(payload)
+		return c.Append(nil), err
 	case command.KindExpire:
 		c, err := command.DecodeExpire(payload)
 		return c.Append(nil), err
@@ -158,6 +208,36 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	}
 	return nil, command.ErrCorrupt
+}
+
+// carried decodes the messages of a fire or move.
+func carried(v *command.PendingView, payload []byte) (list []command.PendingMessage, err error) {
+	for range v.Count {
+		c := v.Next()
+		if c.Start+c.Size > len(payload) || c.Size == 0 {
+			return nil, command.ErrCorrupt
+		}
+		m, err := command.DecodeMessage(payload[c.Start : c.Start+c.Size])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, command.PendingMessage{ID: c.ID, Topic: c.Topic, Queue: c.Queue, Message: &m})
+	}
+	return list, v.Done()
+}
+
+func TestChangesOfPendingMessagesThatMeanNothingAreRefused(t *testing.T) {
+	one := []command.PendingRef{{ID: 1}}
+	for name, c := range map[string]command.PendingChange{
+		"without messages":       {Time: 1, Op: command.DropPending},
+		"of no operation":        {Time: 1, Refs: one},
+		"of an unknown one":      {Time: 1, Op: 4, Refs: one},
+		"a recall with a state":  {Time: 1, Op: command.RecallPending, State: 1, Refs: one},
+		"of more than there may": {Time: 1, Op: command.DropPending, Refs: make([]command.PendingRef, command.MaxPending+1)},
+	} {
+		_, err := command.DecodePendingChange(c.Append(nil))
+		require.ErrorIs(t, err, command.ErrCorrupt, name)
+	}
 }
 
 func TestEveryKindDecodesToWhatWasEncoded(t *testing.T) {
@@ -279,4 +359,21 @@ func FuzzDecode(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, once, twice)
 	})
+}
+
+func TestQuestionsThatMeanNothingAreRefused(t *testing.T) {
+	one := []command.CheckRef{{ID: 1}}
+	for name, c := range map[string]command.Checked{
+		"without messages":       {Time: 1, Op: command.CheckAsked},
+		"of no operation":        {Time: 1, Refs: one},
+		"of an unknown one":      {Time: 1, Op: 4, Refs: one},
+		"before now":             {Time: 1, Op: command.CheckAsked, Refs: []command.CheckRef{{ID: 1, Wait: -1}}},
+		"of more than there may": {Time: 1, Op: command.CheckAgain, Refs: make([]command.CheckRef, command.MaxPending+1)},
+	} {
+		_, err := command.DecodeChecked(c.Append(nil))
+		require.ErrorIs(t, err, command.ErrCorrupt, name)
+	}
+	c := command.EndTransaction{Time: 1, ID: 2, Keep: -1}
+	_, err := command.ViewEndTransaction(c.Append(nil))
+	require.ErrorIs(t, err, command.ErrCorrupt, "forgotten before it ends")
 }

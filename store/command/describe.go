@@ -44,6 +44,18 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return describeAppend(payload)
 	case KindSend:
 		return describeSend(payload)
+	case KindFire:
+		v, err := ViewFire(payload)
+		return describeCarried(v, err, slog.Time("until", time.Unix(0, v.Until).UTC()))
+	case KindPendingMove:
+		v, err := ViewMove(payload)
+		return describeCarried(v, err)
+	case KindPendingChange:
+		return describePendingChange(payload)
+	case KindEndTransaction:
+		return describeEndTransaction(payload)
+	case KindChecked:
+		return describeChecked(payload)
 	case KindPopSelect:
 		c, err := DecodeSelectPop(payload)
 		return append(describePop(&c.Pop), slog.Int("in_flight", int(c.InFlight)), slog.String("order", c.Order.String()),
@@ -153,4 +165,56 @@ func describeSend(payload []byte) ([]slog.Attr, error) {
 	return []slog.Attr{
 		id("topic", v.Topic), slog.Int("queue", int(v.Queue)), slog.Duration("window", time.Duration(v.Window)), slog.Any("messages", ids),
 	}, v.Done()
+}
+
+func describeCarried(v PendingView, err error, attrs ...slog.Attr) ([]slog.Attr, error) {
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]string, 0, v.Count)
+	for range v.Count {
+		m := v.Next()
+		messages = append(messages, fmt.Sprintf("%d %s topic=%d queue=%d bytes=%d", m.ID, m.StoredMessage.ID, m.Topic, m.Queue, m.Size))
+	}
+	return append(attrs, slog.Any("messages", messages)), v.Done()
+}
+
+func describePendingChange(payload []byte) ([]slog.Attr, error) {
+	c, err := DecodePendingChange(payload)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]mq.PendingID, len(c.Refs))
+	for i, ref := range c.Refs {
+		ids[i] = ref.ID
+	}
+	attrs := []slog.Attr{slog.String("op", c.Op.String()), id("topic", c.Topic)}
+	if c.Op != DropPending {
+		attrs = append(attrs, slog.Time("at", time.Unix(0, c.At).UTC()))
+	}
+	if c.State != 0 {
+		attrs = append(attrs, slog.Int("state", int(c.State)))
+	}
+	return append(attrs, slog.Any("pending", ids)), nil
+}
+
+func describeEndTransaction(payload []byte) ([]slog.Attr, error) {
+	v, err := ViewEndTransaction(payload)
+	attrs := []slog.Attr{
+		slog.Bool("commit", v.Commit), id("topic", v.Topic), slog.Int("queue", int(v.Queue)), slog.Uint64("pending", uint64(v.ID)),
+		slog.Duration("keep", time.Duration(v.Keep)),
+	}
+	if v.Commit {
+		attrs = append(attrs, slog.String("message", string(v.Message.ID)))
+	}
+	return attrs, err
+}
+
+func describeChecked(payload []byte) ([]slog.Attr, error) {
+	c, err := DecodeChecked(payload)
+	messages := make([]string, len(c.Refs))
+	for i, ref := range c.Refs {
+		messages[i] = fmt.Sprintf("%d checks=%d->%d wait=%s", ref.ID, ref.From, ref.To, time.Duration(ref.Wait))
+	}
+	return []slog.Attr{slog.String("op", c.Op.String()), slog.Int("max", int(c.Max)), slog.Any("pending", messages)}, err
 }

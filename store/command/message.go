@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 
 	"github.com/perigee-mq/perigee/mq"
 )
@@ -65,7 +66,7 @@ func (r *reader) size() int {
 // DecodeMessage decodes a stored message and verifies its checksum. The byte
 // slices of the result alias b.
 func DecodeMessage(b []byte) (mq.Message, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+	if !Intact(b) {
 		return mq.Message{}, fmt.Errorf("%w: stored message of %d bytes: checksum", ErrCorrupt, len(b))
 	}
 	p, ok := splitMessage(b)
@@ -76,6 +77,39 @@ func DecodeMessage(b []byte) (mq.Message, error) {
 		Type: p.typ, ID: string(p.id), Tag: string(p.tag), Group: string(p.group),
 		Properties: p.properties, System: p.system, Body: p.body,
 	}, nil
+}
+
+// Intact reports whether b is a whole stored message as it was written.
+func Intact(b []byte) bool {
+	return len(b) >= 4 && binary.BigEndian.Uint32(b) == crc32.Checksum(b[4:], castagnoli)
+}
+
+// Properties returns the properties and system properties of a stored message, of which
+// head is the beginning. When that is too short it returns how many bytes are needed,
+// maybe again; when b is no stored message ok is false. The result aliases head.
+func Properties(head []byte) (properties, system []byte, need int, ok bool) {
+	const fixed = 4 + 1 // checksum and type
+	at, sum := fixed, 0
+	var sizes [5]int
+	for i := range sizes {
+		if at >= len(head) {
+			return nil, nil, messageFraming, len(head) < messageFraming
+		}
+		v, n := binary.Uvarint(head[at:])
+		if n == 0 && len(head) < messageFraming {
+			return nil, nil, messageFraming, true
+		}
+		if n <= 0 || v > math.MaxInt32 {
+			return nil, nil, 0, false
+		}
+		sizes[i] = int(v)
+		at, sum = at+n, sum+int(v)
+	}
+	if need = at + sum; need > len(head) {
+		return nil, nil, need, true
+	}
+	properties = head[need-sizes[4]-sizes[3] : need-sizes[4]]
+	return properties, head[need-sizes[4] : need], need, true
 }
 
 // Append stores messages in one queue, all of them or none, at consecutive offsets.

@@ -60,6 +60,16 @@ type JudgedRange struct {
 
 // Judge returns whether the message was looked at, and whether it is wanted.
 func (c *SelectPop) Judge(queue mq.QueueID, offset mq.QueueOffset) (wanted, judged bool) {
+	i := c.rangeOf(queue, offset)
+	if i < 0 {
+		return false, false
+	}
+	_, wanted = slices.BinarySearch(c.Judged[i].Wanted, offset)
+	return wanted, true
+}
+
+// rangeOf returns which of the ranges has the offset, -1: none.
+func (c *SelectPop) rangeOf(queue mq.QueueID, offset mq.QueueOffset) int {
 	i, found := slices.BinarySearchFunc(c.Judged, JudgedRange{Queue: queue, From: offset}, func(a, b JudgedRange) int {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.From, b.From))
 	})
@@ -67,10 +77,25 @@ func (c *SelectPop) Judge(queue mq.QueueID, offset mq.QueueOffset) (wanted, judg
 		i--
 	}
 	if i < 0 || c.Judged[i].Queue != queue || offset >= c.Judged[i].To {
-		return false, false
+		return -1
 	}
-	_, wanted = slices.BinarySearch(c.Judged[i].Wanted, offset)
-	return wanted, true
+	return i
+}
+
+// NextWanted returns the first offset from the given one on that is wanted or was not
+// looked at.
+func (c *SelectPop) NextWanted(queue mq.QueueID, offset mq.QueueOffset) mq.QueueOffset {
+	for i := c.rangeOf(queue, offset); i >= 0; {
+		j := &c.Judged[i]
+		if at, _ := slices.BinarySearch(j.Wanted, offset); at < len(j.Wanted) {
+			return j.Wanted[at]
+		}
+		offset = j.To
+		if i++; i == len(c.Judged) || c.Judged[i].Queue != queue || c.Judged[i].From != offset {
+			break
+		}
+	}
+	return offset
 }
 
 // Size bounds the length of the encoding of c.

@@ -126,9 +126,16 @@ func describeLease(key, val []byte) (string, []slog.Attr, error) {
 			return "lease", nil, err
 		}
 		l, err := DecodeLease(val)
-		return "lease", append(refAttrs(r), slog.String("state", l.State.String()), slog.Int("attempt", int(l.Attempt)),
+		attrs := append(refAttrs(r), slog.String("state", l.State.String()), slog.Int("attempt", int(l.Attempt)),
 			slog.Uint64("pop_id", uint64(l.PopID)), slog.Uint64("when", l.When),
-			slog.Time("first", time.Unix(0, l.First).UTC())), err
+			slog.Time("first", time.Unix(0, l.First).UTC()))
+		if l.Lane != 0 {
+			attrs = append(attrs, slog.Uint64("message_group_hash", l.Lane))
+		}
+		if l.Try != 0 {
+			attrs = append(attrs, slog.Uint64("attempt_id_hash", l.Try))
+		}
+		return "lease", attrs, err
 	case prefixDue:
 		when, r, err := DecodeDueKey(key)
 		return "due", append(refAttrs(r), slog.Time("when", time.Unix(0, int64(when)).UTC())), err

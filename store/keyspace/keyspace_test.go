@@ -93,10 +93,11 @@ func TestKeysAndValuesRoundTrip(t *testing.T) {
 		require.Equal(t, r.Sub, sub)
 
 		l := keyspace.Lease{
-			State:   keyspace.LeaseState(rapid.IntRange(1, 3).Draw(t, "state")),
+			State:   keyspace.LeaseState(rapid.IntRange(1, 4).Draw(t, "state")),
 			Attempt: mq.Attempt(rapid.Int32Range(0, 2000).Draw(t, "attempt")),
 			PopID:   mq.PopID(rapid.Uint64().Draw(t, "pop")), When: when,
 			Nacked: rapid.Bool().Draw(t, "nacked"), First: rapid.Int64().Draw(t, "first"),
+			Lane: rapid.SampledFrom([]uint64{0, 1 << 60}).Draw(t, "lane"), Try: rapid.SampledFrom([]uint64{0, 7}).Draw(t, "try"),
 		}
 		gotL, err := keyspace.DecodeLease(keyspace.AppendLease(nil, &l))
 		require.NoError(t, err)

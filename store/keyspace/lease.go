@@ -7,15 +7,18 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 )
 
-// LeaseState says in which of three places a message under delivery is.
+// LeaseState says in which of four places a message under delivery is.
 type LeaseState uint8
 
 // A message that was delivered and not settled is leased to a consumer, ready
-// to be delivered again, or used up and waiting for its dead-letter copy.
+// to be delivered again, or used up and waiting for its dead-letter copy. One that may
+// not be delivered before an earlier message of its message group is parked, delivered
+// once or never; it is in no index.
 const (
 	Leased LeaseState = 1
 	Ready  LeaseState = 2
 	UsedUp LeaseState = 3
+	Parked LeaseState = 4
 )
 
 // String returns the state in words.
@@ -27,14 +30,17 @@ func (s LeaseState) String() string {
 		return "ready"
 	case UsedUp:
 		return "used up"
+	case Parked:
+		return "parked"
 	}
 	return fmt.Sprintf("LeaseState(%d)", uint8(s))
 }
 
-// A Lease is the record of a message that a group was given and has not settled.
+// A Lease is the record of a message that a group was given, or has passed because its
+// message group was blocked, and has not settled.
 type Lease struct {
 	State   LeaseState
-	Attempt mq.Attempt // of the latest delivery
+	Attempt mq.Attempt // of the latest delivery; 0: it was never delivered
 	PopID   mq.PopID   // of the latest delivery; fences its receipts
 	// When is the visible-at time in Unix nanoseconds of a leased message, and
 	// the redelivery sequence of a ready one: the rest of its index key.
@@ -45,9 +51,16 @@ type Lease struct {
 	Nacked bool
 	// First is when the group was first given the message, in Unix nanoseconds.
 	First int64
+	// Lane is the hash of the message group, for a group that keeps its order; 0: none.
+	Lane uint64
+	// Try is the hash of the attempt id of the receive that has the message; 0: none.
+	Try uint64
 }
 
-const leaseSize = 1 + 4 + 8 + 8 + 8
+const (
+	leaseSize     = 1 + 4 + 8 + 8 + 8
+	longLeaseSize = leaseSize + 8 + 8 // with Lane and Try
+)
 
 // nackedBit stands beside the state in the first byte.
 const nackedBit = 0x80
@@ -65,26 +78,38 @@ func AppendLease(dst []byte, l *Lease) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(l.Attempt))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(l.PopID))
 	dst = binary.BigEndian.AppendUint64(dst, l.When)
-	return binary.BigEndian.AppendUint64(dst, uint64(l.First))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(l.First))
+	if l.Lane == 0 && l.Try == 0 {
+		return dst
+	}
+	dst = binary.BigEndian.AppendUint64(dst, l.Lane)
+	return binary.BigEndian.AppendUint64(dst, l.Try)
 }
 
 // DecodeLease decodes what AppendLease wrote.
 func DecodeLease(b []byte) (Lease, error) {
-	if len(b) != leaseSize {
+	if len(b) != leaseSize && len(b) != longLeaseSize {
 		return Lease{}, corrupt("lease", b)
 	}
 	state := LeaseState(b[0] &^ nackedBit)
-	if state < Leased || state > UsedUp {
+	if state < Leased || state > Parked {
 		return Lease{}, corrupt("lease", b)
 	}
-	return Lease{
+	l := Lease{
 		State:   state,
 		Nacked:  b[0]&nackedBit != 0,
 		Attempt: mq.Attempt(binary.BigEndian.Uint32(b[1:])),
 		PopID:   mq.PopID(binary.BigEndian.Uint64(b[5:])),
 		When:    binary.BigEndian.Uint64(b[13:]),
 		First:   int64(binary.BigEndian.Uint64(b[21:])),
-	}, nil
+	}
+	if len(b) == longLeaseSize {
+		l.Lane, l.Try = binary.BigEndian.Uint64(b[29:]), binary.BigEndian.Uint64(b[37:])
+		if l.Lane == 0 && l.Try == 0 { // it has a shorter form
+			return Lease{}, corrupt("lease", b)
+		}
+	}
+	return l, nil
 }
 
 // LeaseKeys returns the bounds of all lease records.

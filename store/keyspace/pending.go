@@ -17,9 +17,17 @@ const (
 	GivenUp    PendingState = 3 // for an operator: its producer was asked as often as may be
 	Committed  PendingState = 4 // for being forgotten; the message is in its queue
 	RolledBack PendingState = 5 // for being forgotten
+	Recalled   PendingState = 6 // for being forgotten; it was timed
+	LastAsked  PendingState = 7 // for the answer to the last question to its producer
 )
 
-var pendingStates = [...]string{Timed: "timed", Half: "half", GivenUp: "given up", Committed: "committed", RolledBack: "rolled back"}
+// PendingStates is how many states there are, and 0.
+const PendingStates = 8
+
+var pendingStates = [PendingStates]string{
+	Timed: "timed", Half: "half", GivenUp: "given up", Committed: "committed", RolledBack: "rolled back", Recalled: "recalled",
+	LastAsked: "asked for the last time",
+}
 
 // String returns the state in words.
 func (s PendingState) String() string {
@@ -30,7 +38,11 @@ func (s PendingState) String() string {
 }
 
 // Holds reports whether a message in that state is still needed in the log.
-func (s PendingState) Holds() bool { return s == Timed || s == Half || s == GivenUp }
+func (s PendingState) Holds() bool { return s == Timed || s.Open() }
+
+// Open reports whether a message in that state is a half message whose transaction has
+// not ended.
+func (s PendingState) Open() bool { return s == Half || s == LastAsked || s == GivenUp }
 
 // A Pending is the record of a message that is stored and in no queue.
 type Pending struct {
@@ -86,7 +98,7 @@ func AppendPending(dst []byte, p *Pending) []byte {
 
 // DecodePending decodes what AppendPending wrote.
 func DecodePending(b []byte) (Pending, error) {
-	if len(b) != pendingSize || b[0] < byte(Timed) || b[0] > byte(RolledBack) {
+	if len(b) != pendingSize || b[0] < byte(Timed) || b[0] >= PendingStates {
 		return Pending{}, corrupt("pending message", b)
 	}
 	return Pending{

@@ -56,9 +56,13 @@ func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage,
 	}
 	m.key = keyspace.AppendEntryKey(m.key[:0], keyspace.Queue{Topic: t.ID, Queue: queue}, q.next)
 	m.val = keyspace.AppendEntry(m.val[:0], &e)
+	if err := m.set(m.key, m.val); err != nil {
+		return err
+	}
 	q.next++
-	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag})
-	return m.set(m.key, m.val)
+	parked, err := m.parkArrival(t, queue, q.next-1, e.Group)
+	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag, Parked: parked})
+	return err
 }
 
 // groupHash is FNV-1a of the message group, with 0 kept for messages without

@@ -26,9 +26,12 @@ type sub struct {
 	turn       *keyspace.Turn
 	firstReady []uint64
 
-	leased, ready, usedUp int64
-	leasedIn, readyIn     []int32               // leased and ready by queue; missing is 0
-	usedUpIn              map[mq.QueueID]usedUp // of the queues that have any
+	leased, ready, usedUp       int64
+	parked                      int64
+	lanes                       map[laneID]*lane      // of a group that is FIFO
+	tries                       map[uint64]*try       // by the hash of the attempt id; likewise
+	leasedIn, readyIn, parkedIn []int32               // leased, ready and parked by queue; missing is 0
+	usedUpIn                    map[mq.QueueID]usedUp // of the queues that have any
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
 	readyLow, readyLast uint64
@@ -114,6 +117,9 @@ func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n i
 	case keyspace.Ready:
 		s.ready += n
 		s.readyIn = addIn(s.readyIn, queue, n)
+	case keyspace.Parked:
+		s.parked += n
+		s.parkedIn = addIn(s.parkedIn, queue, n)
 	case keyspace.UsedUp:
 		s.usedUp += n
 		m.countUsedUp(s, queue, ref.Offset, n)
@@ -163,10 +169,16 @@ func (m *Machine) applyGroup(rec Record) error {
 	} else if g.Version >= c.Version {
 		return nil
 	}
+	changed := m.ordered(c.ID) != c.FIFO
 	for _, s := range m.byGroup[c.ID] {
 		s.passed = nil // with a lower limit some are used up, wanted or not
 	}
 	m.groups[c.ID] = &c
+	if changed {
+		if err := m.setOrdered(&c); err != nil {
+			return err
+		}
+	}
 	m.key, m.val = keyspace.AppendGroupKey(m.key[:0], c.ID), c.Append(m.val[:0])
 	return m.set(m.key, m.val)
 }
@@ -198,6 +210,9 @@ func (m *Machine) addSub(id keyspace.Sub) *sub {
 	s := &sub{id: id, readyLow: 1}
 	m.subs[id] = s
 	m.byGroup[id.Group] = append(m.byGroup[id.Group], s)
+	if m.ordered(id.Group) {
+		m.fifo[id.Topic] = append(m.fifo[id.Topic], s)
+	}
 	return s
 }
 
@@ -208,6 +223,10 @@ func (m *Machine) removeSub(id keyspace.Sub) {
 	list := slices.DeleteFunc(m.byGroup[id.Group], func(s *sub) bool { return s.id == id })
 	if m.byGroup[id.Group] = list; len(list) == 0 {
 		delete(m.byGroup, id.Group)
+	}
+	fifo := slices.DeleteFunc(m.fifo[id.Topic], func(s *sub) bool { return s.id == id })
+	if m.fifo[id.Topic] = fifo; len(fifo) == 0 {
+		delete(m.fifo, id.Topic)
 	}
 }
 

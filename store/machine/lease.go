@@ -65,7 +65,10 @@ func (m *Machine) leasesOf(refs []keyspace.Ref) (_ []keyspace.Lease, err error) 
 func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	m.count(s, l.State, ref, -1)
 	switch l.State {
+	case keyspace.Parked:
+		return nil
 	case keyspace.Leased:
+		s.forgetTry(ref, l)
 		m.due.remove(l.When)
 		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
 	case keyspace.Ready:
@@ -81,7 +84,10 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	m.count(s, l.State, ref, 1)
 	m.val = m.val[:0]
 	switch l.State {
+	case keyspace.Parked:
+		return m.record(ref, l)
 	case keyspace.Leased:
+		m.noteTry(s, ref, l)
 		m.due.add(l.When)
 		m.key = keyspace.AppendDueKey(m.key[:0], l.When, ref)
 	case keyspace.Ready:
@@ -99,6 +105,11 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	if err := m.set(m.key, m.val); err != nil {
 		return err
 	}
+	return m.record(ref, l)
+}
+
+// record writes the record alone.
+func (m *Machine) record(ref keyspace.Ref, l keyspace.Lease) error {
 	m.leases[ref] = l
 	m.key = keyspace.AppendLeaseKey(m.key[:0], ref)
 	m.val = keyspace.AppendLease(m.val[:0], &l)
@@ -123,7 +134,10 @@ func (m *Machine) drop(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	m.leases[ref] = keyspace.Lease{}
 	m.deleted = append(m.deleted, ref)
 	m.key = keyspace.AppendLeaseKey(m.key[:0], ref)
-	return m.del(m.key)
+	if err := m.del(m.key); err != nil {
+		return err
+	}
+	return m.leave(s, ref, l)
 }
 
 // end moves a record whose delivery failed: on to the next attempt, or to the
@@ -133,13 +147,28 @@ func (m *Machine) end(s *sub, ref keyspace.Ref, l keyspace.Lease, maxAttempts mq
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
 	}
-	if l.Attempt >= maxAttempts {
-		l.State, l.When = keyspace.UsedUp, 0
-	} else {
-		m.state.Ready++
-		l.State, l.When = keyspace.Ready, m.state.Ready
+	l.Try = 0
+	if l.Attempt < maxAttempts {
+		m.rest(s, ref, &l)
+		return m.put(s, ref, l)
 	}
-	return m.put(s, ref, l)
+	before := l
+	l.State, l.When = keyspace.UsedUp, 0
+	if err := m.put(s, ref, l); err != nil {
+		return err
+	}
+	return m.leave(s, ref, before)
+}
+
+// rest makes the record, which nobody has, one that is delivered again: at once, or
+// when those before it in its lane are settled.
+func (m *Machine) rest(s *sub, ref keyspace.Ref, l *keyspace.Lease) {
+	if s.behind(ref, l.Lane) {
+		l.State, l.When = keyspace.Parked, 0
+		return
+	}
+	m.state.Ready++
+	l.State, l.When = keyspace.Ready, m.state.Ready
 }
 
 // delivery finds the record that a receipt of the given delivery may settle.
@@ -200,6 +229,9 @@ func (m *Machine) applyChange(rec Record, res *Result) error {
 		if refusal == nil && l.State == keyspace.UsedUp {
 			refusal = ended(ref, "its attempts are used up")
 		}
+		if refusal == nil && l.PopID == 0 {
+			refusal = ended(ref, "it was never delivered")
+		}
 		if refusal == nil && l.Nacked && c.Reason == mq.Renew {
 			refusal = ended(ref, "it was given up")
 		}
@@ -228,9 +260,9 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 		if err := m.unindex(s, ref, l); err != nil {
 			return err
 		}
-		m.state.Ready++
 		l.Attempt--
-		l.State, l.When, l.Nacked = keyspace.Ready, m.state.Ready, true
+		l.Nacked, l.Try = true, 0
+		m.rest(s, ref, &l)
 		return m.put(s, ref, l)
 	}
 	l.Nacked = l.Nacked || c.Reason == mq.Nack
@@ -239,6 +271,9 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 	}
 	if err := m.unindex(s, ref, l); err != nil {
 		return err
+	}
+	if l.Nacked {
+		l.Try = 0 // whoever has given it up has seen it, and asks for others
 	}
 	l.State, l.When = keyspace.Leased, visibleAt(now, c.Invisible)
 	return m.put(s, ref, l)
@@ -300,6 +335,9 @@ func (m *Machine) applyDeadLetter(rec Record, res *Result) error {
 	s, ref, l, refusal, err := m.delivery(keyspace.Sub{Group: v.Group, Topic: v.Topic}, v.Lease)
 	if err != nil {
 		return err
+	}
+	if refusal == nil && l.PopID == 0 {
+		refusal = ended(ref, "it was never delivered")
 	}
 	if refusal != nil {
 		res.Err = refusal

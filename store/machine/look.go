@@ -21,6 +21,8 @@ type Look struct {
 	// More says that the look ended at the pop's scan limit without an answer.
 	// The next one goes on behind the redelivery After.
 	More bool
+	// Unjudged says that there are messages that were not looked at before the pop.
+	Unjudged bool
 	// After is a redelivery up to which there is none for the pop, at least the
 	// pop's own After: the pop need not look at them again.
 	After uint64
@@ -49,7 +51,10 @@ func (m *Machine) Look(c *command.SelectPop) (Look, error) {
 	if err := m.loadProgress(s, t); err != nil {
 		return Look{}, err
 	}
-	p := &pop{SelectPop: *c, g: g, t: t, s: s}
+	p := newPop(*c, g, t, s)
+	if s.tries[p.try] != nil {
+		return Look{May: true, After: c.After}, nil
+	}
 	look := Look{After: max(c.After, s.passed[string(m.filter(c.Tags))])}
 	may, err := m.lookNew(p)
 	if err != nil {
@@ -61,6 +66,7 @@ func (m *Machine) Look(c *command.SelectPop) (Look, error) {
 			return look, err
 		}
 	}
+	look.Unjudged = p.unjudged
 	s.heldUp = s.heldUp || look.Full
 	return look, nil
 }
@@ -74,6 +80,16 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 		switch {
 		case start >= q.next:
 			continue
+		case p.Chosen:
+			// Nothing comes of what was not judged.
+			wanted, known := p.judge(queue, start, nil)
+			if !known {
+				p.unjudged = true
+				continue
+			}
+			if !wanted || !p.atLimit(queue) {
+				return true, nil
+			}
 		case !p.atLimit(queue):
 			return true, nil
 		case !p.everything():
@@ -86,7 +102,7 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 			if !found {
 				return false, missingEntry(id, start)
 			}
-			if wanted, known := p.judge(queue, start, e.Tag); known && !wanted {
+			if wanted, known := p.judge(queue, start, e.Tag); known && (!wanted || p.blocked(queue, e.Group)) {
 				return true, nil
 			}
 		}
@@ -170,8 +186,10 @@ func (m *Machine) wouldTake(p *pop, ref keyspace.Ref, seq uint64) (bool, error) 
 		if err != nil || !found {
 			return !found, err
 		}
-		if wanted, _ := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
-			return false, nil
+		if wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
+			p.unjudged = p.unjudged || !known
+			// What keeps others of its message group waiting is settled.
+			return known && p.ordered && p.s.laneOf(ref.Queue, l.Lane) != nil, nil
 		}
 	}
 	if p.atLimit(ref.Queue) {

@@ -43,8 +43,10 @@ type Result struct {
 	First mq.QueueOffset
 	// Stored says for each message of a send what it has come to.
 	Stored []Stored
-	// Popped are the messages of a pop, in the order of delivery.
+	// Popped are the messages of a pop, in the order of delivery, and PopID is the id of
+	// that delivery: of an earlier one, when its attempt id was that of an earlier pop.
 	Popped []Popped
+	PopID  mq.PopID
 	// More says that a pop stopped at its scan limit; the next one continues
 	// behind the redelivery After.
 	More  bool
@@ -52,8 +54,8 @@ type Result struct {
 	// Trimmed counts the messages that a trim has put below the beginnings of their
 	// queues, whether or not any group still wanted them.
 	Trimmed uint64
-	// Settled has one answer for each delivery of an ack or change, nil or a
-	// sentinel of mq.
+	// Settled has one answer for each delivery of an ack or change, and for each pending
+	// message of a fire, move, change or question, nil or a sentinel of mq.
 	Settled []error
 	// Ended is how many leases an expire has ended.
 	Ended int
@@ -98,6 +100,11 @@ type Effects struct {
 	UsedUp []keyspace.Ref
 	// Expired lists the group and topic of each lease that ended by its time.
 	Expired []keyspace.Sub
+	// Halves say when producers are to be asked about half messages that nobody was going
+	// to ask about so soon.
+	Halves []HalfDue
+	// GivenUp lists the half messages whose producers are asked no more.
+	GivenUp []mq.PendingID
 	// Gone says that a topic or group was deleted.
 	Gone bool
 	// Topics says that a topic was registered, changed or deleted.
@@ -123,18 +130,20 @@ func (e *Effects) ready(sub keyspace.Sub) {
 }
 
 // An Arrival is one new message. Tag aliases the command's payload; Size is that
-// of the stored message.
+// of the stored message. The groups in Parked cannot be given it yet.
 type Arrival struct {
-	Topic mq.TopicID
-	Queue mq.QueueID
-	Size  uint32
-	Tag   []byte
+	Topic  mq.TopicID
+	Queue  mq.QueueID
+	Size   uint32
+	Tag    []byte
+	Parked []keyspace.Sub
 }
 
 // Reset empties e and keeps its memory.
 func (e *Effects) Reset() {
 	*e = Effects{
 		Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0], Expired: e.Expired[:0],
+		Halves: e.Halves[:0], GivenUp: e.GivenUp[:0],
 	}
 }
 
@@ -158,6 +167,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// fifo has, by topic, the subs of the groups that are FIFO.
+	fifo map[mq.TopicID][]*sub
 	// withUsedUp has the subs with messages that wait for a dead-letter copy.
 	withUsedUp map[keyspace.Sub]*sub
 
@@ -189,6 +200,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		subs:   map[keyspace.Sub]*sub{},
 
 		byGroup:    map[mq.GroupID][]*sub{},
+		fifo:       map[mq.TopicID][]*sub{},
 		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
@@ -295,8 +307,12 @@ func (m *Machine) load() error {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
 		m.count(s, l.State, ref, 1)
+		if l.Lane != 0 && l.State != keyspace.UsedUp && m.ordered(ref.Group) {
+			s.join(ref, l.Lane)
+		}
 		switch l.State {
 		case keyspace.Leased:
+			m.noteTry(s, ref, l)
 			m.due.add(l.When)
 		case keyspace.Ready:
 			s.readyLast = max(s.readyLast, l.When)
@@ -375,6 +391,16 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyAppend(rec, res)
 	case command.KindSend:
 		err = m.applySend(rec, res)
+	case command.KindFire:
+		err = m.applyFire(rec, res)
+	case command.KindPendingChange:
+		err = m.applyPendingChange(rec, res)
+	case command.KindPendingMove:
+		err = m.applyPendingMove(rec, res)
+	case command.KindEndTransaction:
+		err = m.applyEndTransaction(rec, res)
+	case command.KindChecked:
+		err = m.applyChecked(rec, res)
 	case command.KindPopSelect:
 		err = m.applySelectPop(rec, res)
 	case command.KindPop:
@@ -441,6 +467,7 @@ func (m *Machine) Commit() error {
 	}
 	m.deleted = m.deleted[:0]
 	m.repeats.committed()
+	clear(m.pendings.fresh)
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

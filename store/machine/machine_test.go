@@ -32,6 +32,8 @@ type history struct {
 	plain int    // pops that are in any order, before others may come
 	// removed says that a topic or group was deleted.
 	removed bool
+	// narrow histories have one topic with one queue and one group, mostly FIFO.
+	narrow bool
 }
 
 type held struct {
@@ -39,8 +41,8 @@ type held struct {
 	command.LeaseRef
 }
 
-func newHistory(t *rapid.T) *history {
-	h := &history{t: t, fs: vfs.NewCrashableMem(), model: newModel(), now: 1_700_000_000 * int64(time.Second)}
+func newHistory(t *rapid.T, narrow bool) *history {
+	h := &history{narrow: narrow, t: t, fs: vfs.NewCrashableMem(), model: newModel(), now: 1_700_000_000 * int64(time.Second)}
 	h.plain = rapid.IntRange(0, 12).Draw(t, "plain pops")
 	h.open()
 	for id := mq.TopicID(1); id <= 2; id++ {
@@ -92,7 +94,7 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %v %d %v %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
+	return fmt.Sprintf("%v %v %d %v %d %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.PopID, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -128,23 +130,42 @@ func (h *history) group(id mq.GroupID, version uint64, start mq.StartPolicy) {
 	c := &command.Group{
 		Time: h.tick(), ID: id, Name: mq.Resource{Name: fmt.Sprint("g", id)}, Start: start, StartTime: h.now + int64(10*time.Second),
 		MaxAttempts: mq.Attempt(rapid.IntRange(1, 4).Draw(h.t, "max attempts")), DeadLetter: 1, Version: version,
+		FIFO: id > 1 && rapid.SampledFrom([]bool{true, true, false}).Draw(h.t, "FIFO"),
 	}
 	h.apply(command.KindGroup, c)
 	if old := h.model.groups[id]; !h.model.goneGroups[id] && (old == nil || old.Version < version) {
-		h.model.groups[id] = c
+		h.model.setGroup(c)
 	}
 }
 
-func (h *history) drawTopic() mq.TopicID { return mq.TopicID(rapid.IntRange(1, 3).Draw(h.t, "topic")) }
+func (h *history) drawTopic() mq.TopicID {
+	if h.narrow {
+		return 1
+	}
+	return mq.TopicID(rapid.IntRange(1, 3).Draw(h.t, "topic"))
+}
 
-func (h *history) drawGroup() mq.GroupID { return mq.GroupID(rapid.IntRange(1, 3).Draw(h.t, "group")) }
+func (h *history) drawGroup() mq.GroupID {
+	if h.narrow {
+		return 2
+	}
+	return mq.GroupID(rapid.IntRange(1, 3).Draw(h.t, "group"))
+}
+
+func (h *history) drawQueue() mq.QueueID {
+	if h.narrow {
+		return 0
+	}
+	return mq.QueueID(rapid.IntRange(0, 3).Draw(h.t, "queue"))
+}
 
 func (h *history) send(*rapid.T) {
-	c := &command.Append{Time: h.tick(), Topic: h.drawTopic(), Queue: mq.QueueID(rapid.IntRange(0, 3).Draw(h.t, "queue"))}
+	c := &command.Append{Time: h.tick(), Topic: h.drawTopic(), Queue: h.drawQueue()}
 	for range rapid.IntRange(1, 5).Draw(h.t, "messages") {
 		h.seen++
 		c.Messages = append(c.Messages, &mq.Message{
 			ID: fmt.Sprint("m", h.seen), Tag: rapid.SampledFrom([]string{"", "Aa", "BB"}).Draw(h.t, "tag"), Body: []byte("x"),
+			Group: rapid.SampledFrom([]string{"", "a", "a", "b", "c"}).Draw(h.t, "message group"),
 		})
 	}
 	res := h.apply(command.KindAppend, c)
@@ -157,12 +178,17 @@ func (h *history) send(*rapid.T) {
 	require.Equal(h.t, want, res.First)
 }
 
-func (h *history) pop(*rapid.T) {
-	c := command.SelectPop{Order: command.AnyOrder}
+// drawOrder draws an order for a pop; by priority come none before some in other orders.
+func (h *history) drawOrder() command.Order {
 	if h.plain--; h.plain < 0 && rapid.IntRange(0, 3).Draw(h.t, "order") > 0 {
-		c.Order = command.PriorityOrder
+		return command.PriorityOrder
 	}
-	c.InFlight = rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")
+	return command.GroupOrder
+}
+
+func (h *history) pop(*rapid.T) {
+	c := command.SelectPop{Order: h.drawOrder(), Attempt: rapid.SampledFrom([]string{"", "", "x", "yy"}).Draw(h.t, "attempt")}
+	c.LimitedPop = command.LimitedPop{InFlight: rapid.SampledFrom([]int32{0, 1, 2, 3}).Draw(h.t, "in-flight limit")}
 	c.Pop = command.Pop{
 		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(),
 		Max:       int32(rapid.IntRange(1, 6).Draw(h.t, "max")),
@@ -186,8 +212,8 @@ func (h *history) pop(*rapid.T) {
 			c.After = look.After
 		}
 		var res machine.Result
-		switch {
-		case c.Order != command.AnyOrder || rapid.Bool().Draw(h.t, "newest kind"):
+		switch { // pops without an attempt id keep the order of a group that is FIFO as well
+		case c.Order == command.PriorityOrder || c.Attempt != "" || rapid.Bool().Draw(h.t, "newest kind"):
 			res = h.apply(command.KindPopSelect, &c)
 		case c.InFlight == 0 && rapid.Bool().Draw(h.t, "without a limit"):
 			res = h.apply(command.KindPop, &c.Pop)
@@ -206,13 +232,16 @@ func (h *history) pop(*rapid.T) {
 			got = append(got, modelPopped{id, p.Queue, p.Offset, p.Attempt})
 			h.held = append(h.held, held{
 				keyspace.Sub{Group: c.Group, Topic: c.Topic},
-				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: mq.PopID(c.Time)},
+				command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: res.PopID},
 			})
 		}
-		require.Equal(h.t, want, modelPop{got, res.More, res.Full})
+		require.Equal(h.t, want, modelPop{got, res.PopID, res.More, res.Full})
+		require.Nil(h.t, h.model.overtakes(keyspace.Sub{Group: c.Group, Topic: c.Topic}, res.PopID, got), "delivered before an earlier one of its message group")
 		require.NoError(h.t, h.m.Commit())
 		c.After = 0
-		look, err := h.m.Look(&c)
+		again := c
+		again.Attempt = ""
+		look, err := h.m.Look(&again)
 		require.NoError(h.t, err)
 		require.True(h.t, res.Left || res.More || res.Full || !look.May, "the pop said that it left nothing")
 		if !res.More {
@@ -472,6 +501,7 @@ func (h *history) look(t *rapid.T) {
 // check compares what can be counted.
 func (h *history) check(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
+	require.Nil(h.t, h.model.stuck(), "parked for ever, or ready behind others")
 	for id := mq.GroupID(1); id <= 3; id++ {
 		got, err := h.m.Backlogs(id)
 		require.NoError(h.t, err)
@@ -551,7 +581,7 @@ func (h *history) drain() {
 				h.model.pop(c, uint64(len(h.log)))
 			}
 			for _, b := range h.model.backlogs(g) {
-				left += b.Ready + b.InFlight
+				left += b.Ready + b.InFlight + b.Blocked
 			}
 		}
 		h.check(nil)
@@ -582,13 +612,30 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 	// A check has some 30 steps; ten times rapid's number of checks take seconds.
 	for i := range 10 {
 		t.Run(fmt.Sprint(i), rapid.MakeCheck(func(t *rapid.T) {
-			h := newHistory(t)
+			h := newHistory(t, false)
 			defer func() { h.close() }()
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
 				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "set offset": h.setOffset,
 				"trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
+			})
+			h.drain()
+		}))
+	}
+}
+
+// TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel has everything happen to the same
+// few message groups of one queue.
+func TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel(t *testing.T) {
+	for i := range 10 {
+		t.Run(fmt.Sprint(i), rapid.MakeCheck(func(t *rapid.T) {
+			h := newHistory(t, true)
+			defer func() { h.close() }()
+			t.Repeat(map[string]func(*rapid.T){
+				"send": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack, "ack again": h.ack,
+				"change": h.change, "change again": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
+				"trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

@@ -29,9 +29,9 @@ type model struct {
 type modelBegin struct{ min, kept int }
 
 type modelMessage struct {
-	id, tag string
-	time    int64
-	size    int
+	id, tag, group string
+	time           int64
+	size           int
 }
 
 type modelSub struct {
@@ -151,7 +151,11 @@ func (m *model) append(topic mq.TopicID, queue mq.QueueID, now int64, msgs ...*m
 	}
 	first := len(queues[queue])
 	for _, msg := range msgs {
-		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, now, len(command.AppendMessage(nil, msg))})
+		parkFor := m.upToDate(topic, queue, msg.Group)
+		queues[queue] = append(queues[queue], modelMessage{msg.ID, msg.Tag, msg.Group, now, len(command.AppendMessage(nil, msg))})
+		for _, id := range parkFor {
+			m.park(id, queue)
+		}
 	}
 	return mq.QueueOffset(first)
 }
@@ -241,6 +245,8 @@ func (m *model) positions(id keyspace.Sub) []mq.Position {
 					p.InFlight++
 				case l.State == keyspace.Ready:
 					p.Retrying++
+				case l.State == keyspace.Parked:
+					p.Blocked++
 				default:
 					p.UsedUp++
 				}
@@ -267,6 +273,7 @@ type modelPopped struct {
 // A modelPop is what a pop comes to.
 type modelPop struct {
 	popped []modelPopped
+	id     mq.PopID
 	more   bool
 	full   bool // a queue at its in-flight limit has messages that are wanted
 }
@@ -290,21 +297,34 @@ type modelPopping struct {
 	queues [][]modelMessage
 	// ready are the redeliveries that there were when it began, oldest first.
 	ready []keyspace.Ref
+	had   []keyspace.Ref // delivered by this pop, of lanes
 	scan  int32
 	bytes int
 	res   modelPop
+	// unjudged: it met a message that was not looked at before.
+	unjudged bool
 }
 
 func (m *model) pop(c command.SelectPop, index uint64) (res modelPop, ok bool) {
+	res, _, ok = m.popChosen(c, index)
+	return res, ok
+}
+
+// popChosen says as well whether the pop met messages that were not looked at before it.
+func (m *model) popChosen(c command.SelectPop, index uint64) (res modelPop, unjudged, ok bool) {
 	g, queues := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || queues == nil {
-		return modelPop{}, false
+		return modelPop{}, false, false
 	}
 	s := m.sub(g, c.Topic)
+	if again := m.popAgain(c, s); len(again.popped) > 0 {
+		return again, false, true
+	}
 	p := &modelPopping{SelectPop: c, m: m, g: g, s: s, queues: queues, ready: s.in(keyspace.Ready), scan: c.Scan}
-	if c.Order == command.PriorityOrder {
+	p.res.id = mq.PopID(c.Time)
+	if c.Order == command.PriorityOrder && !g.FIFO {
 		p.byPriority()
-		return p.res, true
+		return p.res, p.unjudged, true
 	}
 	p.bySequence()
 	for i := range queues {
@@ -312,18 +332,30 @@ func (m *model) pop(c command.SelectPop, index uint64) (res modelPop, ok bool) {
 			break
 		}
 	}
-	return p.res, true
+	return p.res, p.unjudged, true
 }
 
-func (p *modelPopping) wants(tag string) bool {
-	return len(p.Tags) == 0 || slices.Contains(p.Tags, tag)
+// judge returns whether the message is wanted, and whether that is known.
+func (p *modelPopping) judge(queue mq.QueueID, offset int) (wanted, known bool) {
+	if !p.Chosen {
+		return len(p.Tags) == 0 || slices.Contains(p.Tags, p.queues[queue][offset].tag), true
+	}
+	for _, j := range p.Judged {
+		if j.Queue == queue && offset >= int(j.From) && offset < int(j.To) {
+			return slices.Contains(j.Wanted, mq.QueueOffset(offset)), true
+		}
+	}
+	return false, false
 }
 
 func (p *modelPopping) deliver(ref keyspace.Ref, l *keyspace.Lease) {
 	msg := p.queues[ref.Queue][ref.Offset]
 	l.Attempt++
 	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), modelVisibleAt(p.Time, p.Invisible)
-	l.Nacked = false
+	l.Nacked, l.Try = false, 0
+	if p.g.FIFO {
+		l.Try = modelTry(p.Attempt)
+	}
 	p.s.leases[ref] = l
 	p.bytes += msg.size
 	p.res.popped = append(p.res.popped, modelPopped{msg.id, ref.Queue, ref.Offset, l.Attempt})
@@ -362,19 +394,60 @@ func (p *modelPopping) redeliver(ref keyspace.Ref) bool {
 	case p.res.full && p.atLimit(ref.Queue):
 		return false
 	case l == nil || l.State != keyspace.Ready:
+		return true
+	case p.m.inLane(ref):
+		p.alongLane(ref)
+		return true
 	case l.Attempt >= p.g.MaxAttempts:
 		l.State, l.When = keyspace.UsedUp, 0
+		return true
 	case int(ref.Offset) < p.m.begin(p.Topic, int(ref.Queue)).kept:
 		delete(p.s.leases, ref) // lost
-	case !p.wants(p.queues[ref.Queue][ref.Offset].tag):
+		return true
+	}
+	switch wanted, known := p.judge(ref.Queue, int(ref.Offset)); {
+	case !wanted:
+		p.unjudged = p.unjudged || !known
 		return false
 	case p.atLimit(ref.Queue):
 		p.res.full = true
 		return false
-	default:
-		p.deliver(ref, l)
 	}
+	p.deliver(ref, l)
 	return true
+}
+
+// alongLane delivers what the pop does not have of a lane, from the first one on.
+func (p *modelPopping) alongLane(ref keyspace.Ref) {
+	for first := true; ; first = false {
+		lane := p.m.lane(ref)
+		at := slices.IndexFunc(lane, func(r keyspace.Ref) bool { return !slices.Contains(p.had, r) })
+		if at < 0 || p.full() || p.s.leases[lane[at]].State == keyspace.Leased {
+			return
+		}
+		next := lane[at]
+		l := p.s.leases[next]
+		if !first {
+			if p.scan <= 0 {
+				p.res.more = p.res.more || l.State == keyspace.Ready
+				return
+			}
+			p.scan--
+		}
+		wanted, _ := p.judge(next.Queue, int(next.Offset))
+		switch {
+		case l.Attempt >= p.g.MaxAttempts:
+			p.m.useUp(next)
+		case int(next.Offset) < p.m.begin(p.Topic, int(next.Queue)).kept, !wanted:
+			p.m.settle(next)
+		case p.atLimit(next.Queue):
+			p.res.full = true
+			return
+		default:
+			p.deliver(next, l)
+			p.had = append(p.had, next)
+		}
+	}
 }
 
 // newOf delivers messages of a queue for the first time, and reports whether the pop is at
@@ -385,27 +458,54 @@ func (p *modelPopping) newOf(q int) bool {
 	if s.progress[q] >= len(p.queues[q]) {
 		return false
 	}
-	if p.scan > 0 && len(p.Tags) == 0 && p.atLimit(queue) {
+	if p.scan <= 0 {
+		p.res.more = true
+		return true
+	}
+	if !p.Chosen && len(p.Tags) == 0 && p.atLimit(queue) {
 		p.res.full = true
 		return false
 	}
-	for ; s.progress[q] < len(p.queues[q]) && !p.full(); s.progress[q]++ {
+	for p.pass(q); s.progress[q] < len(p.queues[q]) && !p.full(); p.pass(q) {
 		if p.scan <= 0 {
 			p.res.more = true
 			return true
 		}
 		p.scan--
-		if !p.wants(p.queues[q][s.progress[q]].tag) {
+		wanted, known := p.judge(queue, s.progress[q])
+		if !known {
+			p.unjudged = true
+			break
+		}
+		if !wanted {
+			s.progress[q]++
+			continue
+		}
+		ref := keyspace.Ref{Sub: keyspace.Sub{Group: p.Group, Topic: p.Topic}, Queue: queue, Offset: mq.QueueOffset(s.progress[q])}
+		if slices.ContainsFunc(p.m.lane(ref), func(r keyspace.Ref) bool { return !slices.Contains(p.had, r) }) {
+			s.leases[ref] = &keyspace.Lease{State: keyspace.Parked}
+			s.progress[q]++
 			continue
 		}
 		if p.atLimit(queue) {
 			p.res.full = true
 			break
 		}
-		ref := keyspace.Ref{Sub: keyspace.Sub{Group: p.Group, Topic: p.Topic}, Queue: queue, Offset: mq.QueueOffset(s.progress[q])}
+		s.progress[q]++
+		p.had = append(p.had, ref)
 		p.deliver(ref, &keyspace.Lease{First: p.Time})
 	}
 	return p.full()
+}
+
+// pass goes past what was judged before the pop and is not wanted: it need not be read.
+func (p *modelPopping) pass(q int) {
+	for p.Chosen && p.s.progress[q] < len(p.queues[q]) {
+		if wanted, known := p.judge(mq.QueueID(q), p.s.progress[q]); wanted || !known {
+			return
+		}
+		p.s.progress[q]++
+	}
 }
 
 // skipped says whether a pop that begins behind the redelivery `after` leaves out
@@ -419,6 +519,9 @@ func (m *model) skipped(c command.SelectPop, after uint64) bool {
 		l, tag := s.leases[ref], m.topics[c.Topic][ref.Queue][ref.Offset].tag
 		if l.When > c.After && l.When <= after && (len(c.Tags) == 0 || slices.Contains(c.Tags, tag) || l.Attempt >= m.groups[c.Group].MaxAttempts) {
 			return true
+		}
+		if l.When > c.After && l.When <= after && m.inLane(ref) {
+			return true // wanted or not
 		}
 	}
 	return false
@@ -483,25 +586,25 @@ func (m *model) lease(sub keyspace.Sub, r command.LeaseRef) (*modelSub, keyspace
 }
 
 func (m *model) ack(sub keyspace.Sub, r command.LeaseRef) bool {
-	s, ref, l := m.lease(sub, r)
+	_, ref, l := m.lease(sub, r)
 	if l == nil {
 		return false
 	}
-	delete(s.leases, ref)
+	m.settle(ref)
 	return true
 }
 
-func (m *model) end(l *keyspace.Lease, limit mq.Attempt) {
-	if l.Attempt >= limit {
-		l.State, l.When = keyspace.UsedUp, 0
+func (m *model) end(ref keyspace.Ref, l *keyspace.Lease) {
+	l.Try = 0
+	if l.Attempt >= m.groups[ref.Group].MaxAttempts {
+		m.useUp(ref)
 		return
 	}
-	m.seq++
-	l.State, l.When = keyspace.Ready, m.seq
+	m.rest(ref, l)
 }
 
 func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool {
-	_, _, l := m.lease(sub, c.LeaseRef)
+	_, ref, l := m.lease(sub, c.LeaseRef)
 	if l == nil || l.State == keyspace.UsedUp || l.Nacked && c.Reason == mq.Renew {
 		return false
 	}
@@ -513,11 +616,14 @@ func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool 
 	switch {
 	case c.Reason == mq.GiveBack:
 		l.Attempt--
-		m.seq++
-		l.State, l.When = keyspace.Ready, m.seq
+		l.Try = 0
+		m.rest(ref, l)
 	case c.Invisible <= 0, c.Reason == mq.Nack && l.Attempt >= limit:
-		m.end(l, limit)
+		m.end(ref, l)
 	default:
+		if l.Nacked {
+			l.Try = 0
+		}
 		l.State, l.When = keyspace.Leased, modelVisibleAt(now, c.Invisible)
 	}
 	return true
@@ -540,7 +646,7 @@ func (m *model) expire(now int64, limit int) {
 		return cmp.Or(cmp.Compare(a.l.When, b.l.When), compareRefs(a.ref, b.ref))
 	})
 	for _, d := range due[:min(len(due), limit)] {
-		m.end(d.l, m.groups[d.ref.Group].MaxAttempts)
+		m.end(d.ref, d.l)
 	}
 }
 
@@ -582,6 +688,8 @@ func (m *model) backlogs(group mq.GroupID) []mq.Backlog {
 				b.Ready++
 			case keyspace.UsedUp:
 				b.UsedUp++
+			case keyspace.Parked:
+				b.Blocked++
 			}
 		}
 		for i, q := range m.topics[sub.Topic] {

@@ -136,7 +136,7 @@ func (m *Machine) startRest(s *sub, g *command.Group, t *topic) error {
 // change those behind it, as it does where messages wait for an earlier one, there are
 // none left.
 func (m *Machine) dropFrom(s *sub, queue mq.QueueID, from mq.QueueOffset) (int, error) {
-	if s.leased+s.ready+s.usedUp == 0 {
+	if s.leased+s.ready+s.usedUp+s.parked == 0 {
 		return 0, nil
 	}
 	refs, err := m.deliveries(s, queue, from)
@@ -218,6 +218,7 @@ func (m *Machine) Positions(id keyspace.Sub) ([]mq.Position, error) {
 			p.Known, p.Offset = true, min(max(s.progress[i], p.Min), p.Next)
 		}
 		p.InFlight, p.Retrying, p.UsedUp = int64(s.leasedOf(queue)), countIn(s.readyIn, queue), s.usedUpIn[queue].n
+		p.Blocked = countIn(s.parkedIn, queue)
 	}
 	return list, nil
 }

@@ -177,31 +177,6 @@ func (s *story) keys() []string {
 	return lines
 }
 
-// TestADeletedTopicLeavesNothingPending: a timer that fired into a topic that is gone, or
-// into another life of its name, would be a message nobody has sent.
-func TestADeletedTopicLeavesNothingPending(t *testing.T) {
-	s := newStory(t, 1)
-	s.apply(command.KindTopic, &command.Topic{Time: s.tick(), ID: 2, Name: mq.Resource{Name: "other"}, Queues: 1, Version: 1})
-	later := time.Unix(0, s.now).Add(time.Hour)
-	for topic := mq.TopicID(1); topic <= 2; topic++ {
-		res := s.apply(command.KindSend, &command.Send{Time: s.tick(), Topic: topic, Messages: []*mq.Message{
-			{ID: "timed", Type: mq.Delay, DeliverAt: later}, {ID: "half", Type: mq.Transaction, Recovery: time.Minute}, {ID: "normal", Type: mq.Normal},
-		}})
-		require.NoError(t, res.Err)
-		require.NotZero(t, res.Stored[0].Pending)
-	}
-	one := []string{"entry 1", "group 1", "held 2", "pending 2", "pending-at 2", "pending-of 2", "topic 1"}
-	s.apply(command.KindTopicDelete, &command.TopicDelete{Time: s.tick(), ID: 1})
-	require.Equal(t, slices.Sorted(slices.Values(append(one, "gone 1"))), s.keys(), "what is of the other topic stays")
-	require.Zero(t, s.m.PendingOf(1, keyspace.Timed))
-	require.Equal(t, int64(1), s.m.PendingOf(2, keyspace.Timed))
-	s.apply(command.KindTopicDelete, &command.TopicDelete{Time: s.tick(), ID: 2})
-	require.Equal(t, []string{"gone 2", "group 1"}, s.keys())
-	due, next, err := s.m.PendingDue(keyspace.Timed, later.UnixNano()+int64(time.Hour))
-	require.NoError(t, err)
-	require.False(t, due, "the next would be due at %d", next)
-}
-
 func TestAnOffsetThatIsSetWakesTheReceivesOfTheGroup(t *testing.T) {
 	s := newStory(t, 1)
 	s.send(0, 4, "")

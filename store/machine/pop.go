@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,21 @@ type pop struct {
 	bytes uint64
 	// heldUp: a message that is wanted was left in a queue at its in-flight limit.
 	heldUp bool
+	// unjudged: a look met a message that was not looked at before the pop.
+	unjudged bool
+	// ordered: the group keeps the order of message groups.
+	ordered bool
+	lane    laneReader
+	index   uint64 // of the record
+	try     uint64 // hash of the attempt id, 0 without one
+}
+
+func newPop(c command.SelectPop, g *command.Group, t *topic, s *sub) *pop {
+	p := &pop{SelectPop: c, g: g, t: t, s: s, ordered: g.FIFO}
+	if p.ordered {
+		p.try = tryHash(c.Attempt)
+	}
+	return p
 }
 
 func (p *pop) full() bool {
@@ -45,6 +61,16 @@ func (p *pop) left() bool {
 // before it has settled some.
 func (p *pop) atLimit(queue mq.QueueID) bool {
 	return p.InFlight > 0 && p.s.leasedOf(queue) >= p.InFlight
+}
+
+// blocked reports whether a new message has to wait for others of its message group. It
+// need not wait for those that this very pop delivers.
+func (p *pop) blocked(queue mq.QueueID, hash uint64) bool {
+	if !p.ordered {
+		return false
+	}
+	ln := p.s.laneOf(queue, hash)
+	return ln != nil && (p.index == 0 || ln.whole != p.index)
 }
 
 // judge returns whether the message is wanted, and whether that is known.
@@ -102,11 +128,15 @@ func (m *Machine) pop(rec Record, c command.SelectPop, res *Result) error {
 	if err != nil {
 		return err
 	}
-	p := &pop{SelectPop: c, g: g, t: t, s: s, res: res}
-	res.After = c.After
-	if c.Order == command.PriorityOrder {
+	p := newPop(c, g, t, s)
+	p.res, p.index = res, rec.Index
+	res.After, res.PopID = c.After, mq.PopID(c.Time)
+	if again, err := m.popAgain(p); again || err != nil {
+		return err
+	}
+	if c.Order == command.PriorityOrder && !p.ordered {
 		err = m.popByPriority(p)
-	} else {
+	} else { // message groups keep their order whatever is asked for
 		err = m.popInTurn(p, mix(rec.Index))
 	}
 	if err != nil {
@@ -142,6 +172,7 @@ func (m *Machine) popReady(p *pop) error {
 		return err
 	}
 	defer func() { _ = it.Close() }() // read errors are in it.Error
+	defer p.lane.close()
 	passing := m.passing(p)
 	for ok := it.First(); ok && !p.full(); ok = it.Next() {
 		if p.Scan <= 0 {
@@ -187,6 +218,9 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 	if !found || l.State != keyspace.Ready || l.When != seq {
 		return true, m.delReady(p.s, ref, seq)
 	}
+	if ln := p.s.laneOf(ref.Queue, l.Lane); p.ordered && ln != nil {
+		return m.popLane(p, ref, ln)
+	}
 	if l.Attempt >= p.g.MaxAttempts { // the limit was lowered meanwhile
 		return true, m.end(p.s, ref, l, p.g.MaxAttempts)
 	}
@@ -219,8 +253,13 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 
 // deliver leases one message.
 func (m *Machine) deliver(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease) error {
-	l.State, l.PopID, l.When = keyspace.Leased, mq.PopID(p.Time), visibleAt(p.Time, p.Invisible)
-	l.Nacked = false
+	l.Nacked, l.Try = false, p.try
+	return m.lend(p, ref, e, l, mq.PopID(p.Time))
+}
+
+// lend writes the lease of one message that the pop delivers.
+func (m *Machine) lend(p *pop, ref keyspace.Ref, e *keyspace.Entry, l keyspace.Lease, id mq.PopID) error {
+	l.State, l.PopID, l.When = keyspace.Leased, id, visibleAt(p.Time, p.Invisible)
 	p.bytes += uint64(e.Size)
 	p.res.Popped = append(p.res.Popped, Popped{
 		Queue: ref.Queue, Offset: ref.Offset, Attempt: l.Attempt,
@@ -299,9 +338,12 @@ func (m *Machine) popNewOf(p *pop, it **pebble.Iterator, queue mq.QueueID) (done
 // to go on behind it would lose its message for the group without a word.
 func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start, end mq.QueueOffset) (mq.QueueOffset, error) {
 	id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
-	m.key = keyspace.AppendEntryKey(m.key[:0], id, start)
-	next := start
-	for ok := it.SeekGE(m.key); ok && next < end; ok = it.Next() {
+	next := p.skip(queue, start, end)
+	if next == end {
+		return next, nil
+	}
+	m.key = keyspace.AppendEntryKey(m.key[:0], id, next)
+	for ok := it.SeekGE(m.key); ok && next < end; ok = m.goOn(it, id, next) {
 		if p.full() {
 			return next, nil
 		}
@@ -330,13 +372,25 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 			next = offset + 1
 			continue
 		}
+		ref := keyspace.Ref{Sub: p.s.id, Queue: queue, Offset: offset}
+		if p.blocked(queue, e.Group) {
+			next = offset + 1
+			if err := m.park(p.s, ref, e.Group); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		if p.atLimit(queue) {
 			p.heldUp = true
 			return next, nil
 		}
-		next = offset + 1
-		ref := keyspace.Ref{Sub: p.s.id, Queue: queue, Offset: offset}
-		if err := m.deliver(p, ref, &e, keyspace.Lease{Attempt: 1, First: p.Time}); err != nil {
+		next = p.skip(queue, offset+1, end)
+		l := keyspace.Lease{Attempt: 1, First: p.Time}
+		if p.ordered && e.Group != 0 {
+			l.Lane = e.Group
+			p.s.join(ref, e.Group).whole = p.index
+		}
+		if err := m.deliver(p, ref, &e, l); err != nil {
 			return 0, err
 		}
 	}
@@ -356,6 +410,25 @@ func (t *topic) trimmed(ref keyspace.Ref) error {
 		return nil
 	}
 	return missingEntry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+}
+
+// skip returns where the first message from the offset on is that is wanted or was not
+// judged, and end when there is none before it. What lies between need not be read: it
+// was, by who judged it. Without a choice it is the offset.
+func (p *pop) skip(queue mq.QueueID, offset, end mq.QueueOffset) mq.QueueOffset {
+	if !p.Chosen {
+		return offset
+	}
+	return min(p.NextWanted(queue, offset), end)
+}
+
+// goOn takes the iterator to the offset, behind which it is not.
+func (m *Machine) goOn(it *pebble.Iterator, id keyspace.Queue, offset mq.QueueOffset) bool {
+	m.key = keyspace.AppendEntryKey(m.key[:0], id, offset)
+	if ok := it.Next(); !ok || bytes.Compare(it.Key(), m.key) >= 0 {
+		return ok
+	}
+	return it.SeekGE(m.key)
 }
 
 func missingEntry(id keyspace.Queue, offset mq.QueueOffset) error {

@@ -65,7 +65,7 @@ func (m *model) send(c *command.Send, index uint64) []keyspace.Sent {
 			continue
 		}
 		sent := keyspace.Sent{StoreTime: c.Time, Queue: c.Queue}
-		if msg.Type == mq.Transaction || msg.Type == mq.Delay && msg.DeliverAt.UnixNano() > c.Time {
+		if msg.Type == mq.Transaction || msg.Type == mq.Delay && !msg.DeliverAt.IsZero() {
 			sent.Pending = mq.PendingID(index<<10 + uint64(i))
 		} else {
 			sent.Offset = m.append(c.Topic, c.Queue, c.Time, msg)

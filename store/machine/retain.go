@@ -84,15 +84,17 @@ func (m *Machine) purge(t *topic, res *Result) error {
 	}
 	// The order of the map does not matter: each subscription has keys of its own.
 	for id, s := range m.subs {
-		if id.Topic != t.ID || s.leased+s.ready+s.usedUp == 0 {
+		if id.Topic != t.ID || s.leased+s.ready+s.usedUp+s.parked == 0 {
 			continue
 		}
 		if err := m.dropDeliveries(id); err != nil {
 			return err
 		}
-		s.leased, s.ready, s.usedUp = 0, 0, 0
+		s.leased, s.ready, s.usedUp, s.parked = 0, 0, 0, 0
+		s.lanes, s.tries = nil, nil
 		clear(s.leasedIn)
 		clear(s.readyIn)
+		clear(s.parkedIn)
 		s.usedUpIn = nil
 		delete(m.withUsedUp, id)
 		if s.heldUp {

@@ -77,7 +77,7 @@ func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage,
 // when; 0 for one that goes there at once.
 func waitsFor(msg *command.SentMessage, now int64) (keyspace.PendingState, int64) {
 	switch {
-	case msg.Type == mq.Delay && msg.DeliverAt > now:
+	case msg.Type == mq.Delay && msg.DeliverAt != 0: // whoever sent it knows the wall clock
 		return keyspace.Timed, msg.DeliverAt
 	case msg.Type == mq.Transaction:
 		return keyspace.Half, int64(visibleAt(now, msg.Recovery))

@@ -44,7 +44,7 @@ func (m *Machine) Backlogs(group mq.GroupID) ([]mq.Backlog, error) {
 		if err := m.loadProgress(s, t); err != nil {
 			return nil, err
 		}
-		b := mq.Backlog{Topic: s.id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp}
+		b := mq.Backlog{Topic: s.id.Topic, Ready: s.ready, InFlight: s.leased, UsedUp: s.usedUp, Blocked: s.parked}
 		for i, q := range t.queues {
 			if s.progress[i] == noProgress {
 				continue
@@ -208,6 +208,7 @@ type SubStatus struct {
 	InFlight int64 // messages leased to its consumers
 	Retrying int64 // messages that wait to be delivered again
 	UsedUp   int64 // messages that wait for a dead-letter copy
+	Blocked  int64 // messages that wait for earlier ones of their message group
 }
 
 // A Head is the first message of a queue that a group was never given.
@@ -229,7 +230,7 @@ func (m *Machine) Status(id keyspace.Sub, heads []Head) (st SubStatus, _ []Head,
 	if err := m.loadProgress(s, t); err != nil {
 		return st, heads, true, err
 	}
-	st = SubStatus{InFlight: s.leased, Retrying: s.ready, UsedUp: s.usedUp}
+	st = SubStatus{InFlight: s.leased, Retrying: s.ready, UsedUp: s.usedUp, Blocked: s.parked}
 	for i, q := range t.queues {
 		next := max(s.progress[i], q.min)
 		if next >= q.next || s.progress[i] == noProgress {

@@ -186,9 +186,6 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
-	if err := m.dropPendingsOf(c.ID); err != nil {
-		return err
-	}
 	m.key = keyspace.AppendGoneTopicKey(m.key[:0], c.ID)
 	if err := m.set(m.key, nil); err != nil {
 		return err
@@ -212,6 +209,7 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 		return err
 	}
 	delete(m.topics, c.ID)
+	delete(m.pendings.lowHalf, c.ID)
 	m.Effects.Topics = true
 	return m.dropSubs(func(s keyspace.Sub) bool { return s.Topic == c.ID })
 }

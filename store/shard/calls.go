@@ -37,6 +37,15 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 			m.Content = fingerprint(m)
 		}
 	}
+	for _, m := range msgs {
+		// Behind the fingerprint: a message that comes again may have come due meanwhile.
+		if m.Type == mq.Delay && m.DeliverAt.UnixNano() <= s.wall() {
+			m.DeliverAt = time.Time{} // it waits for nothing
+		}
+		if m.Type == mq.Transaction && m.Recovery <= 0 {
+			m.Recovery = s.opts.Transactions.First
+		}
+	}
 	if !s.reserve(r) {
 		return nil, fmt.Errorf("shard %s: appends of %d bytes wait, which is as much as may: %w", s.opts.Name, s.opts.QueueBytes, mq.ErrBusy)
 	}
@@ -132,11 +141,16 @@ func (s *Shard) DeleteTopic(ctx context.Context, id mq.TopicID) error {
 	return s.do(ctx, r)
 }
 
-// PurgeTopic empties the queues of a topic on this shard, and ends what every group has
-// of it under delivery: acknowledgements that are on their way answer with
-// mq.ErrLeaseEnded. What is sent after it has returned is delivered. An error that
+// PurgeTopic empties the queues of a topic on this shard, drops its delayed messages, and
+// ends what every group has of it under delivery: acknowledgements that are on their way
+// answer with mq.ErrLeaseEnded. Half messages stay: what a transaction commits later is
+// sent then. What is sent after it has returned is delivered. An error that
 // wraps mq.ErrTopicNotFound says that the shard does not know the topic.
 func (s *Shard) PurgeTopic(ctx context.Context, id mq.TopicID) error {
+	// What fires meanwhile comes into a queue, which is emptied after.
+	if err := s.purgePending(ctx, id); err != nil {
+		return err
+	}
 	r := s.newRequest(command.KindTrim)
 	r.trim = command.Trim{Topic: id, Purge: true}
 	return s.do(ctx, r)

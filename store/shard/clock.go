@@ -35,5 +35,8 @@ func (c *clock) now() int64 {
 	return c.last
 }
 
+// wall reads the wall clock, in Unix nanoseconds.
+func (s *Shard) wall() int64 { return s.opts.Wall().UnixNano() }
+
 // peek reads the clock. It may be called from any goroutine.
 func (c *clock) peek() int64 { return c.wall + int64(time.Since(c.base)) }

@@ -29,12 +29,11 @@ const (
 )
 
 // deadLetterCopy is the original with its history added: origin in the
-// protocol's own field, the rest in user properties.
+// protocol's own field, the rest in user properties. It keeps its message group.
 func deadLetterCopy(m *mq.Message, u machine.UsedUpMessage, reason string, now time.Time) *mq.Message {
 	const stamp = time.RFC3339Nano
 	dead := *m
 	dead.Type = mq.Normal
-	dead.Group = ""
 	dead.Properties = appendProperties(dropProperties(m.Properties),
 		DeadLetterAttempts, fmt.Sprint(u.Lease.Attempt),
 		DeadLetterFirst, time.Unix(0, u.Lease.First).UTC().Format(stamp),

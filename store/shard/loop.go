@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
@@ -169,6 +171,9 @@ func (s *Shard) refuseUntilStop() {
 func (s *Shard) turn(rd *round) error {
 	now := s.clock.begin()
 	s.stages.begin(now, rd.requests)
+	if slices.ContainsFunc(rd.requests, func(r *request) bool { return r.query == nil && !r.internal }) {
+		s.timed.other.Add(1)
+	}
 	if err := s.stageExpire(rd, now); err != nil {
 		return err
 	}
@@ -271,14 +276,7 @@ func (s *Shard) commit(rd *round) error {
 			Kind: command.Kind(rd.batch.Kind(i)), Payload: rd.batch.Payload(i),
 			PayloadPos: uint64(appended[i].PayloadPos), Next: uint64(appended[i].Next), Index: appended[i].Index,
 		}
-		var err error
-		if rec.Kind == command.KindExpire {
-			start := time.Now()
-			err = s.machine.Apply(rec, res)
-			s.expiry.took(time.Since(start), res.Ended)
-		} else {
-			err = s.machine.Apply(rec, res)
-		}
+		err := s.apply(rec, res)
 		if err != nil {
 			return s.viewsHint(err)
 		}
@@ -288,8 +286,25 @@ func (s *Shard) commit(rd *round) error {
 		return err
 	}
 	s.stats.position.Store(s.machine.Pos())
+	s.stats.timed.Store(s.machine.PendingIn(keyspace.Timed))
+	s.stats.halves(s.machine)
 	s.stages.end(StageApply, s.clock.peek())
 	return nil
+}
+
+// apply applies one record, and learns what those cost that come in slices.
+func (s *Shard) apply(rec machine.Record, res *machine.Result) error {
+	if rec.Kind != command.KindExpire && rec.Kind != command.KindFire {
+		return s.machine.Apply(rec, res)
+	}
+	start := time.Now()
+	err := s.machine.Apply(rec, res)
+	if took := time.Since(start); rec.Kind == command.KindExpire {
+		s.expiry.took(took, res.Ended)
+	} else {
+		s.timed.took(took, len(res.Settled))
+	}
+	return err
 }
 
 // stage adds one command to the round.
@@ -343,9 +358,10 @@ func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
 		return false, err
 	}
 	r.pop.After = look.After
-	r.res.After, r.res.More, r.res.Full = look.After, look.More, look.Full
-	// A round that ends leases may make something ready for the pops behind.
-	return look.May || rd.expires && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
+	r.res.After, r.res.More, r.res.Full, r.res.Unjudged = look.After, look.More, look.Full, look.Unjudged
+	// A round that ends leases may make something ready for the pops behind; for one
+	// with a choice it was not judged.
+	return look.May || rd.expires && !r.pop.Chosen && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
 }
 
 // register makes the shard know the topic as the caller knows it.
@@ -406,6 +422,7 @@ func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool,
 func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.stats.happened(e)
+	s.looks.hurry(e.Ready)
 	s.waiters.arrived(e.Arrived)
 	s.pulls.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
@@ -413,6 +430,19 @@ func (s *Shard) wake() {
 	if e.Gone {
 		s.waiters.wakeAll()
 		s.pulls.ended()
+		signal(s.sweep.wake)
+	}
+	if s.machine.NextForgotten() < s.sweep.next.Load() {
+		signal(s.sweep.wake)
+	}
+	s.asking.happened(e.Halves, e.Topics)
+	if next := s.machine.NextPending(keyspace.LastAsked); next < s.asking.giveUpNext.Load() {
+		s.asking.giveUpNext.Store(next)
+		signal(s.asking.giveUp)
+	}
+	if next := s.machine.NextPending(keyspace.Timed); next < s.timed.next.Load() {
+		s.timed.next.Store(next)
+		signal(s.timed.wake)
 	}
 	if e.Topics {
 		s.topics.Add(1)

@@ -67,6 +67,9 @@ func (s *Shard) search(ctx context.Context, p mq.Pull, end time.Time) (found mac
 		Queue: keyspace.Queue{Topic: p.Topic.ID, Queue: p.Queue}, From: p.Offset, Tags: p.Tags,
 		Max: p.Max, Bytes: popBytes, Scan: popScan, Queues: s.queuesOf(p.Topic),
 	}
+	if p.Filter != nil {
+		page.Max = max(p.Max, judgedPage)
+	}
 	for {
 		if err := s.Err(); err != nil {
 			return found, err
@@ -75,6 +78,9 @@ func (s *Shard) search(ctx context.Context, p mq.Pull, end time.Time) (found mac
 			found, err = v.Page(page)
 			return err
 		})
+		if err == nil && p.Filter != nil {
+			s.choosePulled(p, &found)
+		}
 		if err != nil || len(found.Messages) > 0 || found.End {
 			return found, err
 		}
@@ -86,6 +92,25 @@ func (s *Shard) search(ctx context.Context, p mq.Pull, end time.Time) (found mac
 		}
 		page.From = found.Next
 	}
+}
+
+// judgedPage is how many messages a pull with a filter reads at a time.
+const judgedPage = 256
+
+// choosePulled leaves of what was found what the filter wants, up to as many as the pull
+// takes. A message that cannot be read counts as wanted: reading it again says why.
+func (s *Shard) choosePulled(p mq.Pull, found *machine.PageFound) {
+	var wanted []machine.Popped
+	s.readAll(found.Messages, func(m machine.Popped, msg mq.Message, err error) {
+		switch {
+		case err == nil && !p.Filter.Matches(msg.Properties, msg.System):
+		case len(wanted) < p.Max:
+			wanted = append(wanted, m)
+		case len(wanted) == p.Max && found.Next > m.Offset:
+			found.Next, found.End = m.Offset, false
+		}
+	})
+	found.Messages = wanted
 }
 
 // withView runs fn with what is committed now.

@@ -232,6 +232,43 @@ func TestAPullGoesPastManyMessagesThatItDoesNotWant(t *testing.T) {
 	})
 }
 
+// TestAPullWithAFilterGetsWhatItWantsInOrder: pages of any size lose and repeat nothing,
+// and the place to go on from is never behind a message that was not returned.
+func TestAPullWithAFilterGetsWhatItWantsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, vfs.NewMem(), shard.FlushAsync)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic := topicOf(1)
+		sendNumbers(t, s, topic, 0, 1000)
+		for _, expression := range []string{"n >= 400 AND n < 700", "n = 999", "n < 0", "n BETWEEN 255 AND 257"} {
+			f := sql(t, expression)
+			var want, got []string
+			for n := range 1000 {
+				if m := with("", "n", fmt.Sprint(n)); f.Filter.Matches(m.Properties, m.System) {
+					want = append(want, fmt.Sprint("0-", n))
+				}
+			}
+			for next := mq.QueueOffset(0); next < 1000; {
+				page := pull(t, s, mq.Pull{Topic: topic, Offset: next, Filter: f, Max: 7})
+				require.Greater(t, page.Next, next)
+				require.LessOrEqual(t, len(page.Messages), 7)
+				got, next = append(got, ids(page.Messages)...), page.Next
+			}
+			require.Equal(t, want, got, expression)
+		}
+
+		var page mq.Pulled
+		go func() {
+			page = pull(t, s, mq.Pull{Topic: topic, Offset: 1000, Filter: sql(t, "n > 5"), Wait: time.Minute})
+		}()
+		synctest.Wait()
+		send(t, s, topic, 0, with("small", "n", "5"), with("large", "n", "6"))
+		synctest.Wait()
+		require.Equal(t, []string{"large"}, ids(page.Messages))
+		require.Equal(t, mq.QueueOffset(1002), page.Next)
+	})
+}
+
 // TestAPullWhoseMessagesLeaveMeanwhileIsToldWhereItGoesOn: between the look and the
 // reading nothing holds them.
 func TestAPullWhoseMessagesLeaveMeanwhileIsToldWhereItGoesOn(t *testing.T) {

@@ -43,7 +43,9 @@ type haul struct {
 
 // Receive leases up to r.Max messages to the caller: redeliveries first, then
 // new messages, from any queue; of a PRIORITY topic what is in the queue with the highest
-// id first, unless the group is FIFO. It returns none when r.Wait passes or the shard
+// id first. A group that is FIFO gets no message before all earlier ones of its message
+// group are settled or part of the same answer, and nothing by priority. It returns none
+// when r.Wait passes or the shard
 // is closed without any. When ctx ends, messages that were leased meanwhile are
 // given back uncounted.
 //
@@ -67,13 +69,26 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 		return nil, context.Cause(s.serving)
 	}
 	defer s.receiving.Done()
+	if r.Filter != nil && len(r.Tags) > 0 {
+		return nil, fmt.Errorf("receive with tags and a filter: %w", mq.ErrInvalid)
+	}
+	what := wishOf(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}, r.Tags)
+	if r.Filter != nil {
+		what = s.looks.enter(what.key.sub, r.Filter)
+		defer s.looks.leave(what.look)
+	}
 	end := time.Now().Add(r.Wait)
 	for {
-		got, err := s.pop(ctx, r, time.Now().Add(max(r.Wait, lookTime)))
+		got, err := s.find(ctx, r, what.look, time.Now().Add(max(r.Wait, lookTime)))
 		switch {
 		case err != nil || len(got.popped) > 0:
+		case what.look != nil && r.Wait > 0 && !time.Now().Before(end):
+			err = s.moveOn(ctx, r, what.look, 0) // there was that much to look at
 		case r.Wait > 0:
-			got, err = s.wait(ctx, r)
+			if what.look != nil {
+				r.Wait = time.Until(end)
+			}
+			got, err = s.wait(ctx, r, what)
 		case got.full:
 			err = tooManyInFlight(r)
 		}
@@ -131,33 +146,44 @@ func sizeOf(popped []machine.Popped) (bytes int) {
 	return bytes
 }
 
+// find asks for messages until there are some, all were looked at, or the time is over.
+func (s *Shard) find(ctx context.Context, r mq.Receive, l *look, end time.Time) (haul, error) {
+	if l == nil {
+		return s.pop(ctx, r, end)
+	}
+	got, err := s.popJudged(ctx, r, l, end)
+	if err == nil && len(got.popped) == 0 && r.Wait == 0 && ctx.Err() == nil {
+		err = s.moveOn(ctx, r, l, 0)
+	}
+	return got, err
+}
+
 // wait parks the receive until there is something for it.
-func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
+func (s *Shard) wait(ctx context.Context, r mq.Receive, what wish) (haul, error) {
 	if !s.waiters.enter(s.opts.MaxWaiting) {
 		return haul{}, fmt.Errorf("shard %s: %d receives wait already: %w", s.opts.Name, s.opts.MaxWaiting, mq.ErrBusy)
 	}
 	defer s.waiters.leave()
-	sub := keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID}
 	end := time.Now().Add(r.Wait)
 	timer := time.NewTimer(r.Wait)
 	defer timer.Stop()
 	w := &waiter{c: make(chan struct{}, 1), max: r.Max}
 	full := false
 	for {
-		s.waiters.register(w, sub, r.Tags)
-		got, err := s.pop(ctx, r, end)
+		s.waiters.register(w, what)
+		got, err := s.find(ctx, r, what.look, end)
 		if err == nil && len(got.popped) == 0 && got.full && s.waiters.wantRoom(w) {
 			// From now on it is woken by what makes room, and not by what has before.
-			got, err = s.pop(ctx, r, end)
+			got, err = s.find(ctx, r, what.look, end)
 		}
 		if err == nil && len(got.popped) == 0 && ctx.Err() != nil {
 			err = context.Cause(ctx) // it may not have looked at all
 		}
 		if err != nil || len(got.popped) > 0 {
 			s.waiters.unregister(w)
-			if err != nil || got.left || got.more {
+			if err != nil || got.left || got.more || what.look.isCalled() {
 				// What it was woken for may still be there.
-				s.waiters.passOn(sub, r.Tags)
+				s.waiters.passOn(what.key)
 			}
 			return got, err
 		}
@@ -168,24 +194,47 @@ func (s *Shard) wait(ctx context.Context, r mq.Receive) (haul, error) {
 			}
 			timer.Reset(left)
 		}
-		parked := time.Now()
-		select {
-		case <-w.c:
-			waited(r, parked)
+		woken, err := s.park(ctx, r, w, timer, full, what.look)
+		if woken {
 			continue
-		case <-timer.C:
-			if full {
-				err = tooManyInFlight(r)
-			}
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-s.closing:
-		case <-s.failed:
-			err = s.Err()
 		}
 		s.waiters.unregister(w)
-		waited(r, parked)
 		return haul{}, err
+	}
+}
+
+// park waits until w is woken, and reports true, or until there is another reason to
+// end. A filter's receives carry their group past what it does not want meanwhile.
+func (s *Shard) park(ctx context.Context, r mq.Receive, w *waiter, timer *time.Timer, full bool, l *look) (woken bool, err error) {
+	defer waited(r, time.Now())
+	move := &time.Timer{}
+	if l.owes() {
+		move = time.NewTimer(moveTime)
+		defer move.Stop()
+	}
+	for {
+		select {
+		case <-w.c:
+			return true, nil
+		case <-move.C:
+			if err := s.moveOn(ctx, r, l, moveTime); err != nil {
+				return false, err
+			}
+			if l.owes() { // another one was about to
+				move.Reset(moveTime)
+			}
+		case <-timer.C:
+			if full {
+				return false, tooManyInFlight(r)
+			}
+			return false, s.moveOn(ctx, r, l, 0)
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-s.closing:
+			return false, nil
+		case <-s.failed:
+			return false, s.Err()
+		}
 	}
 }
 
@@ -196,13 +245,24 @@ func waited(r mq.Receive, from time.Time) {
 	}
 }
 
+// orderOf returns the order in which the receive is given messages.
+func orderOf(r *mq.Receive) command.Order {
+	switch {
+	case r.Group.FIFO:
+		return command.GroupOrder
+	case r.Topic.Type == mq.TopicPriority:
+		return command.PriorityOrder
+	}
+	return command.AnyOrder
+}
+
 // pop asks the machine for messages until it has some, has looked at all, or the
 // time is over.
 func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, error) {
-	kind, order := command.KindPop, command.AnyOrder
+	kind, order := command.KindPop, orderOf(&r)
 	switch {
-	case r.Topic.Type == mq.TopicPriority && !r.Group.FIFO:
-		kind, order = command.KindPopSelect, command.PriorityOrder
+	case order != command.AnyOrder:
+		kind = command.KindPopSelect
 	case r.InFlight > 0:
 		kind = command.KindPopLimited
 	}
@@ -210,7 +270,8 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, err
 	for {
 		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
-		req.pop.InFlight, req.pop.Order = int32(r.InFlight), order
+		req.pop.InFlight = int32(r.InFlight)
+		req.pop.Order, req.pop.Attempt = order, r.Attempt
 		req.pop.LimitedPop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes,
 			Invisible: int64(r.Invisible), Scan: popScan, After: after, Tags: r.Tags,
@@ -224,7 +285,7 @@ func (s *Shard) pop(ctx context.Context, r mq.Receive, end time.Time) (haul, err
 		full = full || req.res.Full
 		after = req.res.After
 		got := haul{
-			popped: append([]machine.Popped(nil), req.res.Popped...), popID: mq.PopID(req.pop.Time),
+			popped: append([]machine.Popped(nil), req.res.Popped...), popID: req.res.PopID,
 			more: req.res.More, left: req.res.Left, full: full,
 		}
 		err := req.err

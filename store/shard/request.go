@@ -26,8 +26,14 @@ type request struct {
 	topicDelete command.TopicDelete
 	groupDelete command.GroupDelete
 	trim        command.Trim
-	drop        command.Drop
-	setOffset   command.SetOffset
+	end         command.EndTransaction
+	checked     command.Checked
+	fire        command.Fire
+	move        command.Move
+
+	pendingChange command.PendingChange
+	drop          command.Drop
+	setOffset     command.SetOffset
 
 	submitted int64 // the shard's time when it was put into the queue; none for a query
 	internal  bool  // the shard's own: not counted as somebody's call
@@ -76,6 +82,8 @@ const (
 	leaseRefSize    = 4 + 8 + 8
 	leaseChangeSize = leaseRefSize + 8 + 1
 	queueTrimSize   = 4 + 8 + 8
+	checkRefSize    = 8 + 8 + 4 + 4 + 8
+	pendingRefSize  = 8 + 8
 )
 
 // size bounds the length of the command's encoding.
@@ -95,6 +103,16 @@ func (r *request) size() int64 {
 		n += one.Size()
 	case command.KindSetOffset:
 		n = r.setOffset.Size()
+	case command.KindFire:
+		n = command.SizePending(r.fire.Messages)
+	case command.KindPendingMove:
+		n = command.SizePending(r.move.Messages)
+	case command.KindPendingChange:
+		n += len(r.pendingChange.Refs) * pendingRefSize
+	case command.KindEndTransaction:
+		n = r.end.Size()
+	case command.KindChecked:
+		n += len(r.checked.Refs) * checkRefSize
 	case command.KindTrim:
 		n += len(r.trim.Queues) * queueTrimSize
 	}
@@ -131,6 +149,21 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindGroupDelete:
 		r.groupDelete.Time = now
 		return &r.groupDelete
+	case command.KindFire:
+		r.fire.Time = now
+		return &r.fire
+	case command.KindPendingMove:
+		r.move.Time = now
+		return &r.move
+	case command.KindPendingChange:
+		r.pendingChange.Time = now
+		return &r.pendingChange
+	case command.KindEndTransaction:
+		r.end.Time = now
+		return &r.end
+	case command.KindChecked:
+		r.checked.Time = now
+		return &r.checked
 	case command.KindTrim:
 		r.trim.Time = now
 		return &r.trim

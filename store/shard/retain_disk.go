@@ -126,6 +126,10 @@ func (s *Shard) admit(kind command.Kind) error {
 		limit, what = m.refuse, "new topics and groups"
 	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter:
 		limit, what = m.reserve, "receives"
+	case command.KindEndTransaction:
+		limit, what = m.reserve, "ends of transactions"
+	case command.KindFire, command.KindPendingMove:
+		limit, what = m.reserve, "delayed messages"
 	}
 	used := m.used + uint64(s.log.Appended()-m.at)
 	if used < limit {

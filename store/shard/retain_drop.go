@@ -42,6 +42,10 @@ func (r *retainer) drop(now int64) (dropped bool, err error) {
 	if err != nil || begin.Base <= segments[0].Base {
 		return false, err
 	}
+	begin, err = r.moveAway(begin)
+	if err != nil || begin.Base <= segments[0].Base {
+		return false, ignoreFull(err)
+	}
 	return true, r.dropBefore(begin)
 }
 

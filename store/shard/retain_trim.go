@@ -249,10 +249,13 @@ const (
 // as long after its latest delivery as messages are kept at all: a group that nobody
 // works for any more must not hold the log for ever. before is its wait as seen earlier.
 func (t *trimming) judge(ref keyspace.Ref, l keyspace.Lease, before wait, now int64) verdict {
-	waits := l.State == keyspace.Ready
+	waits := l.State == keyspace.Ready || l.State == keyspace.Parked
 	cut := int(ref.Queue) < len(t.hard) // the queue was there when it was found
 	if cut && (ref.Offset < t.hard[ref.Queue] || waits && ref.Offset < t.soft[ref.Queue]) {
 		return loses
+	}
+	if l.PopID == 0 {
+		return leaves // never delivered, it goes as others do that were not passed
 	}
 	if !waits || !t.passed(int64(l.PopID), now) {
 		return keeps

@@ -63,11 +63,16 @@ type Options struct {
 	// QueueBytes bounds the messages of the appends that wait for the loop or are
 	// in it: 256 MiB by default. More are refused.
 	QueueBytes int64
+	// Wall is the wall clock: time.Now by default. Delayed messages are delivered by it;
+	// everything else goes by a clock that no step of it moves.
+	Wall func() time.Time
 	// MaxWaiting bounds how many receives and pulls may wait for messages at a time; 0: no
 	// bound.
 	MaxWaiting int
 	// Retention says how long messages are kept: for ever by default.
 	Retention Retention
+	// Transactions say when producers are asked about half messages.
+	Transactions Transactions
 	// Interrupt ends Open with ErrInterrupted when it is closed before the log is
 	// replayed. Nothing is lost: the next Open begins where this one did, or later.
 	Interrupt <-chan struct{}
@@ -94,6 +99,7 @@ func (o Options) withDefaults() Options {
 	if o.CacheSize == 0 {
 		o.CacheSize = 32 << 20
 	}
+	o.Transactions = o.Transactions.withDefaults()
 	if o.Retention.Interval == 0 {
 		o.Retention.Interval = 10 * time.Second
 	}
@@ -105,6 +111,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 256 << 20
+	}
+	if o.Wall == nil {
+		o.Wall = time.Now
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -136,8 +145,12 @@ type Shard struct {
 	pool     sync.Pool    // of *request
 	waiters  waiters
 	pulls    pulls
+	looks    looks
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
+	timed    timed
+	sweep    sweep
+	asking   asking
 
 	topics atomic.Uint64           // grows when a topic is registered, changed or deleted
 	disk   atomic.Pointer[diskUse] // of the disk; nil while nothing is known or asked for
@@ -175,7 +188,7 @@ func Open(opts Options) (*Shard, error) {
 	if opts.Name == "" || opts.Dir == "" {
 		return nil, fmt.Errorf("shard: %w: name and directory are required", mq.ErrInvalid)
 	}
-	if err := opts.Retention.Validate(); err != nil {
+	if err := errors.Join(opts.Retention.Validate(), opts.Transactions.Validate()); err != nil {
 		return nil, fmt.Errorf("shard %s: %w", opts.Name, err)
 	}
 	s := &Shard{
@@ -185,6 +198,9 @@ func Open(opts Options) (*Shard, error) {
 		viewsMoved: make(chan struct{}, 1),
 		unsynced:   make(chan struct{}, 1),
 		usedUp:     make(chan struct{}, 1),
+		timed:      timed{wake: make(chan struct{}, 1)},
+		sweep:      sweep{wake: make(chan struct{}, 1)},
+		asking:     asking{giveUp: make(chan struct{}, 1)},
 		scarce:     make(chan struct{}, 1),
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -204,6 +220,9 @@ func Open(opts Options) (*Shard, error) {
 	}
 	s.running.Go(s.loop)
 	s.running.Go(s.deadLetters)
+	s.running.Go(s.deliverTimed)
+	s.running.Go(s.sweepPending)
+	s.running.Go(s.giveUpHalves)
 	if opts.Flush == FlushAsync {
 		s.running.Go(s.flusher)
 	}

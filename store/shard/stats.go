@@ -20,7 +20,9 @@ type stats struct {
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
 	trimmed, evicted, abandoned     atomic.Uint64
-	full, notRemoved, pulled        atomic.Uint64
+	full, notRemoved, pulled, moved atomic.Uint64
+	timed, half, givenUp            atomic.Int64
+	committed, rolledBack           atomic.Uint64
 
 	position atomic.Uint64 // of the log, behind what is applied
 	series   series
@@ -30,6 +32,14 @@ type stats struct {
 func (st *stats) open(m *machine.Machine, maxSeries int) {
 	st.series.open(m, maxSeries)
 	st.position.Store(m.State().Pos)
+	st.timed.Store(m.PendingIn(keyspace.Timed))
+	st.halves(m)
+}
+
+// halves notes how many half messages wait for the end of their transaction.
+func (st *stats) halves(m *machine.Machine) {
+	st.half.Store(m.PendingIn(keyspace.Half) + m.PendingIn(keyspace.LastAsked))
+	st.givenUp.Store(m.PendingIn(keyspace.GivenUp))
 }
 
 // applied counts one command. r is nil for commands that nobody waits for.
@@ -69,6 +79,14 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		sub.settled.Add(settled)
 		if refused > 0 {
 			sub.refused.Add(refused)
+		}
+	case command.KindEndTransaction:
+		switch {
+		case res.Err != nil:
+		case r.end.Message != nil:
+			st.committed.Add(1)
+		default:
+			st.rolledBack.Add(1)
 		}
 	case command.KindDeadLetter:
 		if res.Err == nil {
@@ -165,8 +183,25 @@ type Stats struct {
 	// Trimmed messages have left their queues: past their age, purged, or Evicted for
 	// want of room. Abandoned of them waited to be delivered again to a group.
 	Trimmed, Evicted, Abandoned uint64
-	StoreFull                   uint64 // sends and receives refused for want of disk space
-	NotRemoved                  uint64 // removals of files no longer needed that failed; they are tried again
+	// Timed delayed messages wait for their time; Fired were delivered when it had come,
+	// Late says how late. TimedUnreadable ones could not be read then.
+	Timed                  int64
+	Fired, TimedUnreadable uint64
+	Late                   histogram.Snapshot
+	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
+	Half, GivenUp int64
+	// Committed and RolledBack transactions have ended. Checks were handed out to be asked, of
+	// which Unasked reached no producer. HalvesGivenUp counts the messages that were
+	// given up, and HalvesUnreadable the questions that could not be asked
+	// because the message cannot be read.
+	Committed, RolledBack           uint64
+	Checks, Unasked                 uint64
+	HalvesGivenUp, HalvesUnreadable uint64
+	// Moved counts the pending messages that were written again, so that the log could
+	// be cut.
+	Moved      uint64
+	StoreFull  uint64 // sends and receives refused for want of disk space
+	NotRemoved uint64 // removals of files no longer needed that failed; they are tried again
 	// DiskUsed of the DiskCapacity bytes of the file system are in use, as last measured;
 	// sends are refused from DiskRefuse on. Zeros without watermarks; DiskRefuse is
 	// the greatest number without a limit.
@@ -205,6 +240,11 @@ func (s *Shard) Stats() Stats {
 		Records: st.records.Load(), Syncs: st.syncs.Load(), Waiting: waiting, Woken: woken, Queued: len(s.requests),
 		LogFirst: uint64(s.log.First()), LogAppended: uint64(s.log.Appended()), LogFlushed: uint64(s.log.Flushed()),
 		LogApplied: st.position.Load(), Failed: s.Err() != nil,
+		Timed: st.timed.Load(), Fired: s.timed.fired.Load(), TimedUnreadable: s.timed.unreadable.Load(),
+		Half: st.half.Load(), GivenUp: st.givenUp.Load(), Committed: st.committed.Load(), RolledBack: st.rolledBack.Load(),
+		Checks: s.asking.asked.Load(), Unasked: s.asking.unasked.Load(),
+		HalvesGivenUp: s.asking.givenUp.Load(), HalvesUnreadable: s.asking.unreadable.Load(),
+		Late: s.timed.late.Snapshot(), Moved: st.moved.Load(),
 	}
 	segments := s.log.Segments()
 	v.Segments = len(segments)
@@ -268,6 +308,9 @@ type TopicRow struct {
 	Topic mq.Resource
 	TopicCounts
 	Stored int64 // messages in its queues
+	Timed  int64 // delayed messages that wait for their time
+	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
+	Half, GivenUp int64
 }
 
 // A GroupRow is one group with one topic in a Survey.

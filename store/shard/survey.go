@@ -64,13 +64,18 @@ func (s *Shard) surveyTopics(ctx context.Context, v *Survey) error {
 				return err
 			}
 			c := s.stats.series.topic(ids[i])
+			timed := m.PendingOf(ids[i], keyspace.Timed)
+			half, givenUp := m.PendingOf(ids[i], keyspace.Half)+m.PendingOf(ids[i], keyspace.LastAsked), m.PendingOf(ids[i], keyspace.GivenUp)
 			if c == &s.stats.series.otherTopics {
 				v.TopicsDropped++
 				v.OtherTopics.Stored += stored
+				v.OtherTopics.Timed += timed
+				v.OtherTopics.Half += half
+				v.OtherTopics.GivenUp += givenUp
 				return nil
 			}
 			name, _ := m.TopicName(ids[i])
-			v.Topics = append(v.Topics, TopicRow{Topic: name, TopicCounts: c.load(), Stored: stored})
+			v.Topics = append(v.Topics, TopicRow{Topic: name, TopicCounts: c.load(), Stored: stored, Timed: timed, Half: half, GivenUp: givenUp})
 			return nil
 		})
 		if err != nil {
@@ -142,6 +147,7 @@ func (r *GroupRow) add(st machine.SubStatus) {
 	r.InFlight += st.InFlight
 	r.Retrying += st.Retrying
 	r.UsedUp += st.UsedUp
+	r.Blocked += st.Blocked
 }
 
 // page calls fn for the next keys and values of the views from *after on to before

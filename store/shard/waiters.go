@@ -2,6 +2,7 @@ package shard
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -29,6 +30,7 @@ type waiter struct {
 type waitList struct {
 	key         listKey
 	tags        []string // none: every message
+	look        *look    // of the receives with a filter that is not tags
 	first, last *waiter
 	n           int
 	room        int // of them wait for room, too
@@ -41,15 +43,23 @@ type waitList struct {
 type listKey struct {
 	sub    keyspace.Sub
 	filter string
+	sql    bool // filter is an expression
 }
 
-// keyOf tells filters apart whatever their tags are; it is empty without one.
-func keyOf(sub keyspace.Sub, tags []string) listKey {
+// A wish is what a receive waits for.
+type wish struct {
+	key  listKey
+	tags []string
+	look *look // with a filter that is not tags
+}
+
+// wishOf tells filters apart whatever their tags are; the key has none without one.
+func wishOf(sub keyspace.Sub, tags []string) wish {
 	var filter []byte
 	for _, tag := range tags {
 		filter = append(binary.AppendUvarint(filter, uint64(len(tag))), tag...)
 	}
-	return listKey{sub: sub, filter: string(filter)}
+	return wish{key: listKey{sub: sub, filter: string(filter)}, tags: tags}
 }
 
 // A bucket holds the lists that one event concerns. Its order means nothing.
@@ -117,13 +127,12 @@ func (ws *waiters) wantRoom(w *waiter) bool {
 }
 
 // register puts w at the end of its queue.
-func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
-	key := keyOf(sub, tags)
+func (ws *waiters) register(w *waiter, what wish) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	l := ws.lists[key]
+	l := ws.lists[what.key]
 	if l == nil {
-		l = ws.addLocked(key, tags)
+		l = ws.addLocked(what)
 	}
 	w.list, w.of, w.prev, w.next = l, l, l.last, nil
 	if l.last != nil {
@@ -140,11 +149,12 @@ func (ws *waiters) register(w *waiter, sub keyspace.Sub, tags []string) {
 }
 
 // addLocked makes a queue.
-func (ws *waiters) addLocked(key listKey, tags []string) *waitList {
+func (ws *waiters) addLocked(what wish) *waitList {
+	key, tags := what.key, what.tags
 	if ws.lists == nil {
 		ws.lists, ws.wants, ws.subs = map[listKey]*waitList{}, map[wanted]*bucket{}, map[keyspace.Sub]*bucket{}
 	}
-	l := &waitList{key: key, tags: tags, places: make([]place, 0, 1+max(len(tags), 1))}
+	l := &waitList{key: key, tags: tags, look: what.look, places: make([]place, 0, 1+max(len(tags), 1))}
 	ws.lists[key] = l
 	put(l, ws.subs, key.sub)
 	if len(tags) == 0 {
@@ -212,10 +222,10 @@ func (ws *waiters) unregister(w *waiter) {
 
 // passOn wakes the next receive that waits for the same: there is more than its
 // caller took, or its caller took nothing.
-func (ws *waiters) passOn(sub keyspace.Sub, tags []string) {
+func (ws *waiters) passOn(key listKey) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.wakeLocked(ws.lists[keyOf(sub, tags)])
+	ws.wakeLocked(ws.lists[key])
 }
 
 func (ws *waiters) removeLocked(w *waiter) {
@@ -255,7 +265,16 @@ func (ws *waiters) wakeLocked(l *waitList) {
 // wakeForLocked wakes as many of the queue as it takes to receive n messages more
 // than what was woken for in the same call. One that gets as much as it takes
 // wakes the next, so it does no harm when they are too few.
+//
+// What a filter says of them is not known here. So one receive looks for all that have
+// the same filter, and until it does no other is woken.
 func (ws *waiters) wakeForLocked(l *waitList, n int) {
+	if l.look != nil {
+		if l.look.called.CompareAndSwap(false, true) {
+			ws.wakeLocked(l)
+		}
+		return
+	}
 	if l.call != ws.call {
 		l.call, l.credit = ws.call, 0
 	}
@@ -267,7 +286,7 @@ func (ws *waiters) wakeForLocked(l *waitList, n int) {
 }
 
 // arrived wakes, for new messages, receives of each group and filter that wants
-// them.
+// them, and may be given them now.
 func (ws *waiters) arrived(list []machine.Arrival) {
 	if len(list) == 0 {
 		return
@@ -279,8 +298,13 @@ func (ws *waiters) arrived(list []machine.Arrival) {
 	}
 	ws.call++
 	for _, a := range list {
-		ws.wants[wanted{topic: a.Topic, any: true}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
-		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(func(l *waitList) { ws.wakeForLocked(l, 1) })
+		wake := func(l *waitList) {
+			if !slices.Contains(a.Parked, l.key.sub) {
+				ws.wakeForLocked(l, 1)
+			}
+		}
+		ws.wants[wanted{topic: a.Topic, any: true}].each(wake)
+		ws.wants[wanted{topic: a.Topic, tag: string(a.Tag)}].each(wake)
 	}
 }
 

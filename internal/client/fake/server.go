@@ -29,6 +29,8 @@ type Server struct {
 	Admin
 	Clients
 	Offsets
+	Timers
+	Transactions
 
 	// Addr is its host:port.
 	Addr string
@@ -86,6 +88,8 @@ func Start(t testing.TB, topics ...string) *Server {
 	adminpb.RegisterAdminServiceServer(server, &s.Admin)
 	adminpb.RegisterClientServiceServer(server, &s.Clients)
 	adminpb.RegisterOffsetServiceServer(server, &s.Offsets)
+	adminpb.RegisterTimerServiceServer(server, &s.Timers)
+	adminpb.RegisterTransactionServiceServer(server, &s.Transactions)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -15,4 +15,8 @@ process.env.USERPROFILE = process.env.PERIGEE_TEST_HOME;
 
 const sdk = await import('rocketmq-client-nodejs');
 
+// The numbers of filter types are not among the SDK's exports.
+const { default: definitions } = await import('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb.js');
+export const { FilterType } = definitions;
+
 export const { ConsumeResult, FilterExpression, NotFoundException, Producer, PushConsumer, SimpleConsumer } = sdk;

@@ -133,7 +133,7 @@ export class Server {
     const { topics } = await this.command('group', 'describe', group);
     const progress = topics.find(t => t.topic === topic);
     if (!progress) throw new Error(`group ${group} has not received from ${topic} yet`);
-    return progress.ready + progress.in_flight;
+    return progress.ready + progress.in_flight + progress.blocked;
   }
 
   /** Waits until the group has settled every message of the topic. */

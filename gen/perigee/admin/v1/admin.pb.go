@@ -1456,7 +1456,9 @@ type GroupTopic struct {
 	// Messages whose attempts are used up and that wait to be moved to the
 	// dead-letter topic. Above 0 for longer than seconds, they cannot be moved; the
 	// server's log says why.
-	UsedUp        int64 `protobuf:"varint,5,opt,name=used_up,json=usedUp,proto3" json:"used_up,omitempty"`
+	UsedUp int64 `protobuf:"varint,5,opt,name=used_up,json=usedUp,proto3" json:"used_up,omitempty"`
+	// Of a FIFO group: messages that wait for earlier ones of their message group.
+	Blocked       int64 `protobuf:"varint,6,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1522,6 +1524,13 @@ func (x *GroupTopic) GetInFlight() int64 {
 func (x *GroupTopic) GetUsedUp() int64 {
 	if x != nil {
 		return x.UsedUp
+	}
+	return 0
+}
+
+func (x *GroupTopic) GetBlocked() int64 {
+	if x != nil {
+		return x.Blocked
 	}
 	return 0
 }
@@ -2672,14 +2681,15 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x12POLICY_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPOLICY_EARLIEST\x10\x01\x12\x11\n" +
 	"\rPOLICY_LATEST\x10\x02\x12\x14\n" +
-	"\x10POLICY_TIMESTAMP\x10\x03\"\x8a\x01\n" +
+	"\x10POLICY_TIMESTAMP\x10\x03\"\xa4\x01\n" +
 	"\n" +
 	"GroupTopic\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\x03R\x05ready\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x03R\binFlight\x12\x17\n" +
-	"\aused_up\x18\x05 \x01(\x03R\x06usedUp\"\xc6\x01\n" +
+	"\aused_up\x18\x05 \x01(\x03R\x06usedUp\x12\x18\n" +
+	"\ablocked\x18\x06 \x01(\x03R\ablocked\"\xc6\x01\n" +
 	"\x12CreateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +

@@ -97,7 +97,9 @@ type QueuePosition struct {
 	InFlight int64 `protobuf:"varint,7,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Messages whose attempts are used up and that wait to be moved to the
 	// dead-letter topic.
-	UsedUp        int64 `protobuf:"varint,8,opt,name=used_up,json=usedUp,proto3" json:"used_up,omitempty"`
+	UsedUp int64 `protobuf:"varint,8,opt,name=used_up,json=usedUp,proto3" json:"used_up,omitempty"`
+	// Messages that wait for an earlier one of their message group.
+	Blocked       int64 `protobuf:"varint,9,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -184,6 +186,13 @@ func (x *QueuePosition) GetInFlight() int64 {
 func (x *QueuePosition) GetUsedUp() int64 {
 	if x != nil {
 		return x.UsedUp
+	}
+	return 0
+}
+
+func (x *QueuePosition) GetBlocked() int64 {
+	if x != nil {
+		return x.Blocked
 	}
 	return 0
 }
@@ -626,7 +635,7 @@ var File_perigee_admin_v1_offsets_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_offsets_proto_rawDesc = "" +
 	"\n" +
-	"\x1eperigee/admin/v1/offsets.proto\x12\x10perigee.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x01\n" +
+	"\x1eperigee/admin/v1/offsets.proto\x12\x10perigee.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n" +
 	"\rQueuePosition\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x05R\x05queue\x12\x1d\n" +
@@ -637,7 +646,8 @@ const file_perigee_admin_v1_offsets_proto_rawDesc = "" +
 	"\x06offset\x18\x05 \x01(\x03H\x00R\x06offset\x88\x01\x01\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\x03R\x05ready\x12\x1b\n" +
 	"\tin_flight\x18\a \x01(\x03R\binFlight\x12\x17\n" +
-	"\aused_up\x18\b \x01(\x03R\x06usedUpB\t\n" +
+	"\aused_up\x18\b \x01(\x03R\x06usedUp\x12\x18\n" +
+	"\ablocked\x18\t \x01(\x03R\ablockedB\t\n" +
 	"\a_offset\"}\n" +
 	"\x0eTopicPositions\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +

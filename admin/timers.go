@@ -1,0 +1,212 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/receipt"
+)
+
+// TimerStore is what the service asks of the store tier about delayed messages. The
+// documentation of the methods is in package store.
+type TimerStore interface {
+	Timers(ctx context.Context, shard string, q mq.PendingQuery) ([]mq.PendingMessage, mq.PendingMark, error)
+	TimersOf(ctx context.Context, shard string, id mq.TopicID) (int64, error)
+	Recall(ctx context.Context, handles []mq.PendingHandle) []error
+	Postpone(ctx context.Context, handles []mq.PendingHandle, at time.Time) []error
+}
+
+const (
+	maxTimers     = 1000 // of one call
+	defaultTimers = 100
+)
+
+// ListTimers answers the delayed messages of a topic, shard by shard, the first to be
+// delivered first.
+func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest) (*adminpb.ListTimersResponse, error) {
+	n := req.GetPageSize()
+	if n < 0 || n > maxTimers {
+		return nil, s.refusal(ctx, invalid("page_size", fmt.Sprint(n), fmt.Sprintf("must lie between 0 and %d", maxTimers)))
+	}
+	t, err := s.timerTopic(ctx, req)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	at, err := decodePage(req.GetPageToken(), len(t.Shards))
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	resp := &adminpb.ListTimersResponse{}
+	for _, sq := range t.Shards {
+		pending, err := s.store.TimersOf(ctx, sq.Shard, t.ID)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		resp.Pending += pending
+	}
+	most := int(cmp.Or(n, defaultTimers))
+	for at.shard < len(t.Shards) && len(resp.Timers) < most {
+		list, next, err := s.store.Timers(ctx, t.Shards[at.shard].Shard, mq.PendingQuery{
+			Topic: t.ID, From: at.mark, Max: most - len(resp.Timers), MessageID: req.GetMessageId(),
+		})
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		for i := range list {
+			resp.Timers = append(resp.Timers, timerProto(&list[i]))
+		}
+		if at.mark = next; next == (mq.PendingMark{}) {
+			at.shard++
+		} else if req.GetMessageId() != "" {
+			break // one search is enough for one call
+		}
+	}
+	if at.shard < len(t.Shards) {
+		resp.NextPageToken = at.encode()
+	}
+	return resp, nil
+}
+
+// ofTopic is a request about a topic.
+type ofTopic interface {
+	GetNamespace() string
+	GetTopic() string
+}
+
+func (s *Server) timerTopic(ctx context.Context, req ofTopic) (*mq.Topic, error) {
+	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
+		return nil, err
+	}
+	return s.router.Topic(ctx, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()})
+}
+
+// A page is where a list of timers goes on.
+type page struct {
+	shard int // in the order of the topic's
+	mark  mq.PendingMark
+}
+
+func (p page) encode() string { return fmt.Sprintf("%d.%d.%d", p.shard, p.mark.At, uint64(p.mark.ID)) }
+
+func decodePage(token string, shards int) (p page, err error) {
+	if token == "" {
+		return p, nil
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) == 3 {
+		var id uint64
+		p.shard, err = strconv.Atoi(parts[0])
+		p.mark.At, _ = strconv.ParseInt(parts[1], 10, 64)
+		id, _ = strconv.ParseUint(parts[2], 10, 64)
+		p.mark.ID = mq.PendingID(id)
+		if err == nil && p.shard >= 0 && p.shard < shards && p.encode() == token {
+			return p, nil
+		}
+	}
+	return p, invalid("page_token", token, "is not from an answer about this topic")
+}
+
+func timerProto(m *mq.PendingMessage) *adminpb.Timer {
+	return &adminpb.Timer{
+		Id: fmt.Sprintf("%s/%d", m.Shard, uint64(m.ID)), MessageId: m.MessageID, Tag: m.Tag, Keys: m.Keys,
+		DeliverAt: timestamppb.New(m.At), StoredAt: timestamppb.New(m.StoreTime),
+		Shard: m.Shard, Queue: int32(m.Queue), Size: int64(m.Size),
+	}
+}
+
+// CancelTimers takes delayed messages back.
+func (s *Server) CancelTimers(ctx context.Context, req *adminpb.CancelTimersRequest) (*adminpb.CancelTimersResponse, error) {
+	results, err := s.changeTimers(ctx, req, req.GetIds(), s.store.Recall)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.CancelTimersResponse{Results: results}, nil
+}
+
+// PostponeTimers gives delayed messages another time of delivery.
+func (s *Server) PostponeTimers(ctx context.Context, req *adminpb.PostponeTimersRequest) (*adminpb.PostponeTimersResponse, error) {
+	at := req.GetDeliverAt()
+	if at == nil || !at.IsValid() || at.GetSeconds() < 0 {
+		return nil, s.refusal(ctx, invalid("deliver_at", at.String(), "must be a point in time, not before 1970"))
+	}
+	if at.AsTime().After(time.Now().Add(s.maxDelay)) {
+		return nil, s.refusal(ctx, invalid("deliver_at", at.AsTime().Format(time.RFC3339Nano),
+			fmt.Sprintf("must not be further ahead of the server's clock than %s (max_delay)", s.maxDelay)))
+	}
+	results, err := s.changeTimers(ctx, req, req.GetIds(),
+		func(ctx context.Context, handles []mq.PendingHandle) []error {
+			return s.store.Postpone(ctx, handles, at.AsTime())
+		})
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.PostponeTimersResponse{Results: results}, nil
+}
+
+// changeTimers changes those of the topic that can be, and answers for each. An error
+// that is not about one message is the answer to the call.
+func (s *Server) changeTimers(ctx context.Context, topic ofTopic, ids []string, change func(context.Context, []mq.PendingHandle) []error) ([]*adminpb.TimerResult, error) {
+	if n := len(ids); n == 0 || n > maxTimers {
+		return nil, invalid("ids", fmt.Sprint(n, " ids"), fmt.Sprintf("must be 1 to %d", maxTimers))
+	}
+	t, err := s.timerTopic(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]*adminpb.TimerResult, len(ids))
+	handles := make([]mq.PendingHandle, 0, len(ids))
+	which := make([]int, 0, len(ids))
+	for i, id := range ids {
+		results[i] = &adminpb.TimerResult{Id: id}
+		h, err := timerHandle(t, id)
+		if err != nil {
+			results[i].Error = err.Error()
+			continue
+		}
+		handles, which = append(handles, h), append(which, i)
+	}
+	for n, err := range change(ctx, handles) {
+		switch {
+		case err == nil:
+		case errors.Is(err, mq.ErrNotPending), errors.Is(err, mq.ErrInvalidHandle):
+			results[which[n]].Error = err.Error()
+		default:
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// timerHandle returns the message that an id or a recall handle names.
+func timerHandle(t *mq.Topic, id string) (h mq.PendingHandle, err error) {
+	shard, number, isID := cutLast(id)
+	if !isID {
+		if h, err = receipt.DecodePending(id); err == nil && h.Topic != t.ID {
+			err = fmt.Errorf("%w: it is of another topic", mq.ErrInvalidHandle)
+		}
+		return h, err
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || !slices.ContainsFunc(t.Shards, func(sq mq.ShardQueues) bool { return sq.Shard == shard }) {
+		return h, fmt.Errorf("%w: %q: must be a shard of the topic, a slash and a number, or a recall handle", mq.ErrInvalidHandle, mq.Shorten(id))
+	}
+	return mq.PendingHandle{Shard: shard, Topic: t.ID, ID: mq.PendingID(n)}, nil
+}
+
+func cutLast(id string) (shard, number string, found bool) {
+	i := strings.LastIndexByte(id, '/')
+	if i < 0 {
+		return "", "", false
+	}
+	return id[:i], id[i+1:], true
+}
