@@ -157,6 +157,11 @@ func (a *app) send(ctx context.Context, conn *client.Conn, message *rmqpb.Messag
 		}
 		v := sentView{entry.GetMessageId(), message.GetTopic().GetName(), entry.GetOffset(), entry.GetRecallHandle()}
 		err = a.print(v, func(w io.Writer) {
+			if v.RecallHandle != "" {
+				at := message.GetSystemProperties().GetDeliveryTimestamp().AsTime()
+				fmt.Fprintf(w, "sent %s to %s, to be delivered at %s\n", v.MessageID, v.Topic, at.Format(time.RFC3339))
+				return
+			}
 			fmt.Fprintf(w, "sent %s to %s at offset %d\n", v.MessageID, v.Topic, v.Offset)
 		})
 		if err != nil {
