@@ -318,8 +318,16 @@ func (l *look) moment() uint64 {
 // looked at, or the time is over.
 func (s *Shard) popJudged(ctx context.Context, r mq.Receive, l *look, end time.Time) (haul, error) {
 	since, full, all := l.moment(), false, false
+	// By priority, what was judged ahead may come behind what nobody has looked at yet.
+	byPriority := orderOf(&r) == command.PriorityOrder
 	for slices := 0; ; slices++ {
-		if o, due := l.offer(&r, all || slices >= fillSlices); due {
+		few := all || slices >= fillSlices
+		var o offer
+		due := false
+		if few || !byPriority {
+			o, due = l.offer(&r, few)
+		}
+		if due {
 			got, unjudged, err := s.choose(ctx, r, o)
 			l.popped(got.popped)
 			full = full || got.full
