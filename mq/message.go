@@ -88,6 +88,10 @@ type Message struct {
 	// Recovery is how long after it was stored a Transaction message is asked about
 	// for the first time, 0: the server's default.
 	Recovery time.Duration
+	// Lite is the lite topic of a Lite message. LiteLimit is how many the topic may have,
+	// 0: no limit; the store sets it.
+	Lite      string
+	LiteLimit uint32
 	// Content is a fingerprint of what the message says. A message with the id and the
 	// content of one before is that one, sent again.
 	Content uint64
@@ -193,6 +197,9 @@ const (
 	// GiveBack is the server taking back a delivery that never reached the
 	// consumer: it does not count as an attempt, and ends at once.
 	GiveBack ChangeReason = 3
+	// Suspend is a consumer that puts the delivery off: it does not count as an attempt,
+	// and the server renews it no more.
+	Suspend ChangeReason = 4
 )
 
 // A LeaseChange sets when a delivery becomes visible again.

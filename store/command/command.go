@@ -37,6 +37,11 @@ const (
 	KindSend        Kind = 14 // an append that keeps to the types of its messages, and knows repeats
 	KindPopSelect   Kind = 15 // a pop with an order, and a choice made before
 	KindSetOffset   Kind = 21 // move the progress of a group
+
+	KindLiteSubscribe Kind = 22 // make lite topics known to a group
+	KindLitePop       Kind = 23
+	KindLiteExpire    Kind = 24 // end the lives of lite topics
+	KindLiteTrim      Kind = 25 // remove messages of lite topics
 )
 
 var kindNames = [...]string{
@@ -44,6 +49,7 @@ var kindNames = [...]string{
 	KindAppend: "append", KindPop: "pop", KindAck: "ack", KindChange: "change",
 	KindExpire: "expire", KindDeadLetter: "dead-letter", KindTrim: "trim", KindDrop: "drop", KindPopLimited: "pop-limited",
 	KindSend: "send", KindPopSelect: "pop-select", KindSetOffset: "set-offset",
+	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
 }
 
 // String returns the name of the kind.

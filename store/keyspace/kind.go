@@ -32,6 +32,10 @@ const (
 	KindPendingAt Kind = prefixPendingAt
 	KindHeld      Kind = prefixHeld
 	KindRepeat    Kind = prefixRepeat
+
+	KindLiteName  Kind = prefixLiteName
+	KindLite      Kind = prefixLite
+	KindLiteOrder Kind = prefixLiteOrder
 )
 
 // KindOf returns the kind of a key, which may be one that nobody has defined.

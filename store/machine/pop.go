@@ -208,6 +208,9 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		m.key = keyspace.AppendReadyKey(m.key[:0], ref.Sub, seq)
 		return true, m.del(m.key)
 	}
+	if ref.Queue.IsLite() {
+		return false, nil // that is for those who have subscribed to it
+	}
 	if ln := p.s.laneOf(ref.Queue, l.Lane); p.ordered && ln != nil {
 		return m.popLane(p, ref, ln)
 	}
