@@ -75,3 +75,42 @@ type LitePlace struct {
 	// a group goes on where it is.
 	Again bool
 }
+
+// LiteAction is what a client does to its set of lite topics; the numbers are the
+// protocol's.
+type LiteAction uint8
+
+// The actions of the protocol.
+const (
+	LiteAdd     LiteAction = 0 // add the names
+	LiteRemove  LiteAction = 1 // remove the names
+	LiteReplace LiteAction = 2 // the names are the whole set
+	LiteLeave   LiteAction = 3 // remove the whole set
+)
+
+// A LiteSync says which lite topics of a topic a client of a group wants.
+type LiteSync struct {
+	Topic  *Topic
+	Group  *Group
+	Client string
+	Action LiteAction
+	Names  []string
+	// Version grows with each change of the client's set; a LiteReplace older than one
+	// before is passed over. 0: it is not known.
+	Version int64
+	Place   LitePlace
+	// Exclusive says that of a group one client at a time has a lite topic: whoever adds
+	// it takes it from the others.
+	Exclusive bool
+	// ClientQuota is how many lite topics the client may have, TotalQuota how many all
+	// clients of the shard together, each counted for each client; 0: no limit.
+	ClientQuota, TotalQuota int
+}
+
+// A LiteLoss is a lite topic that a client has lost to another.
+type LiteLoss struct {
+	Client string
+	Topic  TopicID
+	Group  GroupID
+	Name   string
+}

@@ -160,6 +160,9 @@ type Receive struct {
 	// InFlight is how many messages of one queue the group may have under lease:
 	// a queue with as many serves no more until some are settled. 0: no limit.
 	InFlight int
+	// Lite, when set, is the client whose lite topics are wanted, as it has synced them, in
+	// place of the queues of the topic. Tags, Filter, Attempt and InFlight have no meaning.
+	Lite string
 	// Reserve is asked once messages are found and before they are read into
 	// memory, with the bytes they take there; again, when none of them was there any
 	// more and others are found. It may wait. Its error gives the messages back,

@@ -43,6 +43,9 @@ type Options struct {
 	QueueBytes    int64
 	MaxWaiting    int
 	Retention     shard.Retention
+	LiteTopics    int
+	LiteTTL       func(mq.TopicID) time.Duration
+	LiteInterval  time.Duration
 	Interrupt     <-chan struct{}
 	MaxSeries     int
 	Logger        *slog.Logger
@@ -84,6 +87,7 @@ func Open(opts Options) (*Store, error) {
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
 			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
+			LiteTopics: opts.LiteTopics, LiteTTL: opts.LiteTTL, LiteInterval: opts.LiteInterval,
 			Retention: opts.Retention, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
 			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})

@@ -262,3 +262,13 @@ func (m *Machine) dropLites(id mq.TopicID, keep bool) error {
 	c.Count = 0
 	return m.setLiteCounts(id, c)
 }
+
+// LiteDue reports whether there is a lite topic of the topic that a LiteExpire with that
+// time would look at. It is called after Commit.
+func (m *Machine) LiteDue(id mq.TopicID, before int64) (bool, error) {
+	if before <= 0 {
+		return false, nil
+	}
+	list, err := m.liteOrdered(id, keyspace.LiteByTime, uint64(before), 1)
+	return len(list) > 0, err
+}
