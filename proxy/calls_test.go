@@ -138,7 +138,7 @@ func TestCallsThatAreNotBuiltSaySo(t *testing.T) {
 	conn := s.dial(t)
 	for _, m := range methodsOf(t, "apache.rocketmq.v2.MessagingService") {
 		switch m.Name() {
-		case "EndTransaction", "RecallMessage", "SyncLiteSubscription":
+		case "EndTransaction", "RecallMessage":
 			st, err := call(t, conn, from(t, "c"), m, emptyOf(t, m.Input()))
 			require.NoError(t, err, m.Name())
 			require.Equal(t, rmqpb.Code_NOT_IMPLEMENTED, st.GetCode(), m.Name())

@@ -166,8 +166,8 @@ var specimens = map[string]specimen{
 		Topic: named("orders"), MessageId: "m", TransactionId: "m", Resolution: rmqpb.TransactionResolution_COMMIT,
 	}),
 	"RecallMessage": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.RecallMessageRequest{Topic: named("orders"), RecallHandle: "h"}),
-	"SyncLiteSubscription": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.SyncLiteSubscriptionRequest{
-		Topic: named("orders"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
+	"SyncLiteSubscription": fixed(rmqpb.Code_OK, &rmqpb.SyncLiteSubscriptionRequest{
+		Topic: named("parent"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
 	}),
 	"Telemetry": {rmqpb.Code_OK, nil}, // see TestMalformedTelemetryIsRefusedByNameOrAnswered
 }
@@ -179,6 +179,7 @@ func malformedServer(t testing.TB, log io.Writer) *testServer {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	s.topic(t, "orders", router.TopicSpec{Queues: 64})
+	s.liteParent(t)
 	s.group(t, "g")
 	return s
 }

@@ -68,9 +68,9 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
 		switch t {
-		case mq.Normal, mq.FIFO:
+		case mq.Normal, mq.FIFO, mq.Lite:
 		default:
-			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server takes NORMAL and FIFO messages only",
+			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server takes NORMAL, FIFO and LITE messages only",
 				position(i, len(msgs)), t)
 		}
 	}

@@ -54,7 +54,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 				sound := len(set) == 0 && !hasField || len(set) == 1 && set[0] == is
 				want := rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 				switch {
-				case sound && topic.Accepts(mq.MessageType(is)) && (is == rmqpb.MessageType_NORMAL || is == rmqpb.MessageType_FIFO):
+				case sound && topic.Accepts(mq.MessageType(is)) && (is == rmqpb.MessageType_NORMAL || is == rmqpb.MessageType_FIFO || is == rmqpb.MessageType_LITE):
 					want = rmqpb.Code_OK
 					stored++
 				case sound && topic.Accepts(mq.MessageType(is)):
@@ -69,7 +69,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
-	require.Equal(t, 8, stored) // NORMAL and FIFO, declared or not, each to a topic of its own and to a MIXED one
+	require.Equal(t, 10, stored) // NORMAL, FIFO and LITE, declared or not, each to a topic of its own, and the first two to a MIXED one
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

@@ -1,6 +1,6 @@
 package proxy
 
-// EndTransaction, RecallMessage, SyncLiteSubscription
+// EndTransaction, RecallMessage
 //
 // Behaviour: none is built. Each answers the status NOT_IMPLEMENTED in a normal
 // response: clients take a gRPC error for a broken connection.
@@ -35,9 +35,4 @@ func (s *Server) EndTransaction(ctx context.Context, _ *rmqpb.EndTransactionRequ
 // RecallMessage is not implemented.
 func (s *Server) RecallMessage(ctx context.Context, _ *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
 	return &rmqpb.RecallMessageResponse{Status: s.notBuilt(ctx, "RecallMessage")}, nil
-}
-
-// SyncLiteSubscription is not implemented.
-func (s *Server) SyncLiteSubscription(ctx context.Context, _ *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
-	return &rmqpb.SyncLiteSubscriptionResponse{Status: s.notBuilt(ctx, "SyncLiteSubscription")}, nil
 }

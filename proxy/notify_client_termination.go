@@ -36,6 +36,7 @@ func (s *Server) terminate(ctx context.Context, req *rmqpb.NotifyClientTerminati
 		return err
 	}
 	s.sessions.Remove(c.ID)
+	s.store.LeaveLite(c.ID)
 	s.renewals.end(ctx, c.ID, leaveInvisible)
 	return nil
 }

@@ -87,6 +87,9 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) ([]mq.Append
 // message group only; those without one go along. The error matches mq.ErrForbidden, or
 // is a *codeError.
 func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
+	if t.Type == mq.TopicLite {
+		return placeLite(t, msgs)
+	}
 	group := ""
 	for i, m := range msgs {
 		g := m.GetSystemProperties().GetMessageGroup()
