@@ -13,7 +13,7 @@ import (
 )
 
 // CreateTopic creates a topic, or answers the one that exists with the same
-// configuration. Only NORMAL and FIFO topics are supported yet; other types
+// configuration. Only NORMAL, FIFO and LITE topics are supported yet; other types
 // answer UNIMPLEMENTED.
 func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
 	typ, err := topicType(req.GetType())
@@ -21,7 +21,7 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	switch typ {
-	case mq.TopicNormal, mq.TopicFIFO:
+	case mq.TopicNormal, mq.TopicFIFO, mq.TopicLite:
 	default:
 		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}
@@ -37,8 +37,12 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
+	ttl, err := duration("lite_ttl", req.GetLiteTtl())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
 	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
-		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep, Dedup: dedup,
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep, Dedup: dedup, LiteTTL: ttl,
 	})
 	if err != nil {
 		return nil, s.refusal(ctx, err)
@@ -123,6 +127,9 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	if update.Dedup, err = optional("dedup", req.GetDedup()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if update.LiteTTL, err = optional("lite_ttl", req.GetLiteTtl()); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	t, err := s.router.UpdateTopic(ctx, resource(req), update)
@@ -211,6 +218,9 @@ func topicProto(t *mq.Topic) *adminpb.Topic {
 	p := &adminpb.Topic{
 		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
 		Permission: adminpb.Permission(t.Permission), Dedup: durationpb.New(t.Dedup),
+	}
+	if t.LiteTTL != 0 {
+		p.LiteTtl = durationpb.New(t.LiteTTL)
 	}
 	if t.Retention != 0 {
 		p.Retention = durationpb.New(t.Retention)

@@ -104,7 +104,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
 		"--max-connections=7", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
-		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7",
+		"--memory-limit=1GiB", "--in-flight-limit=7", "--lite-topics=11", "--lite-client-subscriptions=12", "--lite-subscriptions=13", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h", "--metrics-max-topics=7",
 		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
@@ -126,7 +126,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
-		MemoryLimit: 1 << 30, InFlightLimit: 7, MaxWaitingReceives: 8, MaxSessions: 9, AutoCreateLimit: 6,
+		MemoryLimit: 1 << 30, InFlightLimit: 7, Lite: Lite{Topics: 11, ClientSubscriptions: 12, Subscriptions: 13}, MaxWaitingReceives: 8, MaxSessions: 9, AutoCreateLimit: 6,
 
 		Metrics: Metrics{MaxTopics: 7},
 		Tracing: Tracing{Endpoint: "https://c:4317", Ratio: 0.5},
