@@ -169,13 +169,14 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 }
 
 // bundle puts together what goes to the same queue, in order: messages of a message group
-// to the queue of that, the others of a topic to the queue whose turn it is.
+// to the queue of that, those of a lite topic there, the others of a topic to the queue whose turn it is.
 func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	var all []*bundle
 	type place struct {
 		topic mq.TopicID
 		shard string
 		queue mq.QueueID
+		lite  string
 	}
 	open := map[place]*bundle{}
 	turns := map[mq.TopicID]place{}
@@ -194,7 +195,10 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 			continue
 		}
 		at, ok := turns[to.topic.ID]
-		if msg.Group != "" {
+		if msg.Lite != "" {
+			at = place{topic: to.topic.ID, lite: msg.Lite}
+			at.shard, _, _ = to.topic.QueueOf(msg.Lite)
+		} else if msg.Group != "" {
 			at = place{topic: to.topic.ID}
 			at.shard, at.queue, _ = to.topic.QueueOf(msg.Group)
 		} else if !ok {
@@ -215,7 +219,7 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 
 // revive returns the message that a dead letter was, and the name of its topic.
 // Its properties go on to tell of its death. One with a message group is a FIFO message
-// again.
+// again, and one of a lite topic goes back there.
 func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
 	var system rmqpb.SystemProperties
 	if err := proto.Unmarshal(dead.System, &system); err != nil {
@@ -230,6 +234,10 @@ func revive(dead *mq.Message) (topic string, msg *mq.Message, err error) {
 	if alive.Group != "" {
 		alive.Type = mq.FIFO
 		system.MessageType = rmqpb.MessageType_FIFO
+	}
+	if alive.Lite = system.GetLiteTopic(); alive.Lite != "" {
+		alive.Type = mq.Lite
+		system.MessageType = rmqpb.MessageType_LITE
 	}
 	if alive.System, err = proto.Marshal(&system); err != nil {
 		return "", nil, errors.New("system properties cannot be written")
