@@ -219,7 +219,7 @@ func (r *receive) empty(c client) *rmqpb.Status {
 		return &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: "the deadline leaves no time to poll, and no message is ready"}
 	case r.short:
 		return &rmqpb.Status{Code: rmqpb.Code_BAD_REQUEST, Message: "the deadline leaves no time to poll, and no message is ready"}
-	case quirks.EmptyReceiveOK(c.Language, r.AutoRenew):
+	case quirks.EmptyReceiveOK(c.Language, r.AutoRenew || r.Lite != ""):
 		return ok()
 	default:
 		return &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND, Message: "no message"}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/keyspace"
@@ -22,9 +24,13 @@ type litePlaced struct {
 
 // liteOrdered lists up to limit lite topics of a topic in an order, those before end, of
 // what was committed.
-func (m *Machine) liteOrdered(t mq.TopicID, by keyspace.LiteOrder, end uint64, limit int) (list []litePlaced, err error) {
+func (m *Machine) liteOrdered(t mq.TopicID, by keyspace.LiteOrder, end uint64, limit int) ([]litePlaced, error) {
+	return liteOrdered(m.db, t, by, end, limit)
+}
+
+func liteOrdered(views pebble.Reader, t mq.TopicID, by keyspace.LiteOrder, end uint64, limit int) (list []litePlaced, err error) {
 	lower, upper := keyspace.AppendLiteOrderPrefix(nil, t, by, 0), keyspace.AppendLiteOrderPrefix(nil, t, by, end)
-	err = m.scan(lower, upper, func(k, _ []byte) error {
+	err = scan(views, lower, upper, func(k, _ []byte) error {
 		q, _, at, err := keyspace.DecodeLiteOrderKey(k)
 		if err != nil {
 			return err
@@ -261,14 +267,4 @@ func (m *Machine) dropLites(id mq.TopicID, keep bool) error {
 	}
 	c.Count = 0
 	return m.setLiteCounts(id, c)
-}
-
-// LiteDue reports whether there is a lite topic of the topic that a LiteExpire with that
-// time would look at. It is called after Commit.
-func (m *Machine) LiteDue(id mq.TopicID, before int64) (bool, error) {
-	if before <= 0 {
-		return false, nil
-	}
-	list, err := m.liteOrdered(id, keyspace.LiteByTime, uint64(before), 1)
-	return len(list) > 0, err
 }

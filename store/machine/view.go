@@ -216,3 +216,13 @@ func (v *View) LiteOldest(id mq.TopicID) (o LiteOldest, err error) {
 	o.StoreTime = e.StoreTime
 	return o, err
 }
+
+// LiteDue reports whether there is a lite topic of the topic that a LiteExpire with that
+// time would look at.
+func (v *View) LiteDue(id mq.TopicID, before int64) (bool, error) {
+	if before <= 0 {
+		return false, nil
+	}
+	list, err := liteOrdered(v.snap, id, keyspace.LiteByTime, uint64(before), 1)
+	return len(list) > 0, err
+}

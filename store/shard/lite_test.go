@@ -43,7 +43,7 @@ func TestLiteTopicsAreReceivedToTheirEndsInOrder(t *testing.T) {
 		s := open(t, vfs.NewMem(), mode)
 		defer func() { require.NoError(t, s.Close()) }()
 		subscribe(t, s, "c", mq.LiteReplace, "a", "b")
-		for round := range 100 {
+		for round := range 500 {
 			go func() {
 				for i := range 5 {
 					for _, name := range []string{"a", "b"} {
@@ -130,9 +130,9 @@ func TestASuspendedDeliveryDoesNotCount(t *testing.T) {
 			got := receive(t, s, liteReceive("c", time.Hour))
 			require.Equal(t, []string{"a1", "a2"}, ids(got))
 			require.EqualValues(t, 1, got[0].Lease.Attempt)
-			change(t, s, got[1].Lease, 0, mq.Suspend)
-			change(t, s, got[0].Lease, 50*time.Millisecond, mq.Suspend)
-			change(t, s, got[0].Lease, 50*time.Millisecond, mq.Suspend)
+			_ = change(t, s, got[1].Lease, 0, mq.Suspend)
+			_ = change(t, s, got[0].Lease, 50*time.Millisecond, mq.Suspend)
+			_ = change(t, s, got[0].Lease, 50*time.Millisecond, mq.Suspend)
 		}
 	})
 }
