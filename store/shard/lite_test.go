@@ -233,3 +233,32 @@ func TestMessagesOfLiteTopicsGoWithTheirAge(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 }
+
+func TestWhatAReceiveHasLeftGoesToTheNextOne(t *testing.T) {
+	modes(t, func(t *testing.T, mode shard.FlushMode) {
+		s := open(t, vfs.NewMem(), mode)
+		defer func() { require.NoError(t, s.Close()) }()
+		var names, want []string
+		for i := range 200 { // more than one pop looks at
+			names = append(names, fmt.Sprint("l-", i))
+		}
+		subscribe(t, s, "c", mq.LiteAdd, names...)
+		for _, name := range names {
+			send(t, s, liteTopic(), 0, toLite(name, name), toLite(name+" again", name))
+			want = append(want, name, name+" again")
+		}
+		r := liteReceive("c", 0)
+		r.Max = 3
+		var got []string
+		for len(got) < len(want) {
+			list := receive(t, s, r)
+			require.NotEmpty(t, list)
+			got = append(got, ids(list)...)
+			for _, d := range list {
+				require.NoError(t, ack(t, s, d.Lease))
+			}
+		}
+		require.ElementsMatch(t, want, got)
+		require.Empty(t, receive(t, s, r))
+	})
+}
