@@ -57,6 +57,7 @@ type Router interface {
 type Store interface {
 	MessageStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
+	LiteTopics(ctx context.Context, shard string, id mq.TopicID) (int, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
 	OffsetStore

@@ -88,6 +88,9 @@ func TestDeadLettersOfLiteTopicsGoBackThere(t *testing.T) {
 		for _, d := range receive() {
 			require.NoError(t, f.store.DeadLetter(t.Context(), d.Lease))
 		}
+		described, err := f.GetTopic(t.Context(), &adminpb.GetTopicRequest{Name: "parent"})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, described.GetLiteTopics())
 		resp := f.redrive(t, "workers", 100)
 		require.EqualValues(t, 4, resp.GetRedriven(), "%v", resp)
 		order := map[string][]string{}

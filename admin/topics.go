@@ -60,7 +60,18 @@ func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	return &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}, nil
+	resp := &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}
+	if t.Type != mq.TopicLite {
+		return resp, nil
+	}
+	for _, sq := range t.Shards {
+		n, err := s.store.LiteTopics(ctx, sq.Shard, t.ID)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		resp.LiteTopics += int64(n)
+	}
+	return resp, nil
 }
 
 // queues returns the queues of the topic, ordered by shard and number.

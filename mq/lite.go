@@ -43,8 +43,6 @@ const (
 	// LiteDefault is where the group is, and behind the newest message when it has no
 	// place there yet.
 	LiteDefault LiteStart = 0
-	// LiteLast is where the group is, and the oldest message when it has no place yet.
-	LiteLast LiteStart = 1
 	// LiteMin is the oldest message, LiteMax behind the newest.
 	LiteMin LiteStart = 2
 	LiteMax LiteStart = 3
@@ -57,11 +55,16 @@ const (
 	LiteTime LiteStart = 6
 )
 
-var liteStartNames = [...]string{"default", "last", "min", "max", "offset", "tail", "time"}
+var liteStartNames = [...]string{
+	LiteDefault: "default", LiteMin: "min", LiteMax: "max", LiteOffset: "offset", LiteTail: "tail", LiteTime: "time",
+}
+
+// Valid reports whether there is such a start.
+func (s LiteStart) Valid() bool { return int(s) < len(liteStartNames) && liteStartNames[s] != "" }
 
 // String returns the name of the start.
 func (s LiteStart) String() string {
-	if int(s) < len(liteStartNames) {
+	if s.Valid() {
 		return liteStartNames[s]
 	}
 	return fmt.Sprintf("LiteStart(%d)", uint8(s))

@@ -231,8 +231,12 @@ func (a *app) topicDescribe() *cobra.Command {
 				return a.print(struct {
 					Topic  topicView   `json:"topic"`
 					Queues []queueView `json:"queues"`
-				}{v, queues}, func(w io.Writer) {
+					Lites  int64       `json:"lite_topics,omitempty"`
+				}{v, queues, resp.GetLiteTopics()}, func(w io.Writer) {
 					v.describe(w)
+					if v.Type == mq.TopicLite.String() {
+						fmt.Fprintf(w, "lite topics %d\n", resp.GetLiteTopics())
+					}
 					table(w, "SHARD QUEUE FIRST NEXT MESSAGES", queues, func(q queueView) []any {
 						return []any{q.Shard, q.Queue, q.MinOffset, q.MaxOffset, q.MaxOffset - q.MinOffset}
 					})

@@ -53,7 +53,7 @@ func DecodeLiteSubscribe(b []byte) (LiteSubscribe, error) {
 	c.Place = mq.LitePlace{Start: mq.LiteStart(r.u8()), Again: r.bool(), Value: int64(r.u64())}
 	c.Limit = r.u32()
 	n := r.size()
-	if n > MaxLites || c.Place.Start > mq.LiteTime {
+	if n > MaxLites || !c.Place.Start.Valid() {
 		r.bad = true
 	}
 	for range n {

@@ -323,7 +323,7 @@ func (m *Machine) subscribing(c *command.LiteSubscribe, t *topic, name string) (
 	if err != nil {
 		return sb, err
 	}
-	keeps := c.Place.Start == mq.LiteDefault || c.Place.Start == mq.LiteLast || !c.Place.Again
+	keeps := c.Place.Start == mq.LiteDefault || !c.Place.Again
 	if known && keeps {
 		return sb, nil
 	}
@@ -336,7 +336,7 @@ func (m *Machine) subscribing(c *command.LiteSubscribe, t *topic, name string) (
 func (m *Machine) litePlaceAt(id keyspace.Queue, l *lite, p mq.LitePlace, place mq.QueueOffset, known bool) (mq.QueueOffset, error) {
 	within := func(offset int64) mq.QueueOffset { return min(max(mq.QueueOffset(offset), l.min), l.next) }
 	switch p.Start {
-	case mq.LiteLast, mq.LiteMin:
+	case mq.LiteMin:
 		return l.min, nil
 	case mq.LiteOffset:
 		return within(p.Value), nil

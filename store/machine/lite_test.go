@@ -96,7 +96,7 @@ func (h *liteHistory) send(*rapid.T) {
 func (h *liteHistory) subscribe(*rapid.T) {
 	c := &command.LiteSubscribe{Time: h.tick(), Topic: 1, Group: h.drawGroup(), Limit: liteModelLimit}
 	c.Place = mq.LitePlace{
-		Start: mq.LiteStart(rapid.IntRange(0, int(mq.LiteTime)).Draw(h.t, "start")), Again: rapid.Bool().Draw(h.t, "again"),
+		Start: rapid.SampledFrom([]mq.LiteStart{mq.LiteDefault, mq.LiteMin, mq.LiteMax, mq.LiteOffset, mq.LiteTail, mq.LiteTime}).Draw(h.t, "start"), Again: rapid.Bool().Draw(h.t, "again"),
 		Value: int64(rapid.IntRange(-1, 8).Draw(h.t, "value")),
 	}
 	if c.Place.Start == mq.LiteTime {
@@ -129,13 +129,13 @@ func (h *liteHistory) subscribe(*rapid.T) {
 }
 
 func (h *liteHistory) place(l *modelLite, g *modelLiteGroup, p mq.LitePlace) {
-	if g.known && (!p.Again || p.Start == mq.LiteDefault || p.Start == mq.LiteLast) {
+	if g.known && (!p.Again || p.Start == mq.LiteDefault) {
 		return
 	}
 	within := func(n int) int { return min(max(n, l.min), len(l.msgs)) }
 	to := len(l.msgs)
 	switch p.Start {
-	case mq.LiteLast, mq.LiteMin:
+	case mq.LiteMin:
 		to = l.min
 	case mq.LiteOffset:
 		to = within(int(p.Value))

@@ -713,7 +713,9 @@ type GetTopicResponse struct {
 	// The topic.
 	Topic *Topic `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Its queues, ordered by shard and number.
-	Queues        []*QueueStatus `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
+	Queues []*QueueStatus `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Of a LITE topic: how many lite topics it has, on all shards.
+	LiteTopics    int64 `protobuf:"varint,3,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +762,13 @@ func (x *GetTopicResponse) GetQueues() []*QueueStatus {
 		return x.Queues
 	}
 	return nil
+}
+
+func (x *GetTopicResponse) GetLiteTopics() int64 {
+	if x != nil {
+		return x.LiteTopics
+	}
+	return 0
 }
 
 // ListTopicsRequest says which topics to list.
@@ -2706,10 +2715,12 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
 	"\x0fGetTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"x\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x99\x01\n" +
 	"\x10GetTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x125\n" +
-	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"X\n" +
+	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\x12\x1f\n" +
+	"\vlite_topics\x18\x03 \x01(\x03R\n" +
+	"liteTopics\"X\n" +
 	"\x11ListTopicsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
