@@ -14,7 +14,7 @@ import (
 // CreateGroup creates a consumer group, or answers the one that exists with the
 // same configuration.
 func (s *Server) CreateGroup(ctx context.Context, req *adminpb.CreateGroupRequest) (*adminpb.CreateGroupResponse, error) {
-	spec := router.GroupSpec{Resource: resource(req), FIFO: req.GetFifo()}
+	spec := router.GroupSpec{Resource: resource(req), FIFO: req.GetFifo(), LiteTopic: req.GetLiteTopic(), LiteExclusive: req.GetLiteExclusive()}
 	var err error
 	if spec.Retry, err = retryPolicy(req.GetRetry()); err != nil {
 		return nil, s.refusal(ctx, err)
@@ -92,7 +92,7 @@ func (s *Server) ListGroups(ctx context.Context, req *adminpb.ListGroupsRequest)
 
 // UpdateGroup changes how a consumer group retries, where it starts and whether it is FIFO.
 func (s *Server) UpdateGroup(ctx context.Context, req *adminpb.UpdateGroupRequest) (*adminpb.UpdateGroupResponse, error) {
-	update := router.GroupUpdate{FIFO: req.Fifo}
+	update := router.GroupUpdate{FIFO: req.Fifo, LiteTopic: req.LiteTopic, LiteExclusive: req.LiteExclusive}
 	if req.Retry != nil {
 		p, err := retryPolicy(req.Retry)
 		if err != nil {

@@ -173,6 +173,7 @@ type queuePlace struct {
 	topic mq.TopicID
 	shard string
 	queue mq.QueueID
+	lite  string
 }
 
 // bundle puts together what goes to the same queue, in order.
@@ -209,13 +210,18 @@ func (r *redrive) bundle(ctx context.Context, taken []mq.Delivery) []*bundle {
 	return all
 }
 
-// place returns where a message goes: one with a message group to the queue of that, a
+// place returns where a message goes: one of a lite topic there, one with a message group to the queue of that, a
 // PRIORITY message to the queue of its priority on one of the shards that have it, the others
 // of a topic to the queue whose turn it is. turns has what was decided of the
 // same messages: a topic's go to one shard. An answer that names no shard is refused by
 // the store.
 func (s *Server) place(t *mq.Topic, msg *mq.Message, system *rmqpb.SystemProperties, turns map[mq.TopicID]queuePlace) queuePlace {
 	at := queuePlace{topic: t.ID}
+	if msg.Lite != "" {
+		at.lite = msg.Lite
+		at.shard, _, _ = t.QueueOf(msg.Lite)
+		return at
+	}
 	if msg.Group != "" {
 		at.shard, at.queue, _ = t.QueueOf(msg.Group)
 		return at
@@ -262,6 +268,8 @@ func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic mq.TopicType
 	switch {
 	case alive.Group != "":
 		alive.Type, system.MessageType = mq.FIFO, rmqpb.MessageType_FIFO
+	case system.GetLiteTopic() != "" && topic.Accepts(mq.Lite):
+		alive.Lite, alive.Type, system.MessageType = system.GetLiteTopic(), mq.Lite, rmqpb.MessageType_LITE
 	case topic.Accepts(mq.Priority) && system.Priority == nil:
 		return nil, fmt.Errorf("the topic takes only %s messages, and the dead letter has no priority", topic)
 	case topic.Accepts(mq.Priority) && system.GetPriority() < 0:

@@ -13,16 +13,11 @@ import (
 )
 
 // CreateTopic creates a topic, or answers the one that exists with the same
-// configuration. LITE topics are not supported yet: they answer UNIMPLEMENTED.
+// configuration.
 func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicRequest) (*adminpb.CreateTopicResponse, error) {
 	typ, err := topicType(req.GetType())
 	if err != nil {
 		return nil, s.refusal(ctx, err)
-	}
-	switch typ {
-	case mq.TopicNormal, mq.TopicFIFO, mq.TopicDelay, mq.TopicTransaction, mq.TopicPriority, mq.TopicMixed:
-	default:
-		return nil, unsupported(fmt.Sprintf("type %s: %s topics are not supported yet", typ, typ))
 	}
 	perm, err := permission(req.GetPermission())
 	if err != nil {
@@ -36,8 +31,12 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
+	ttl, err := duration("lite_ttl", req.GetLiteTtl())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
 	t, created, err := s.router.CreateTopic(ctx, router.TopicSpec{
-		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep, Dedup: dedup,
+		Resource: resource(req), Type: typ, Queues: req.GetQueues(), Permission: perm, Retention: keep, Dedup: dedup, LiteTTL: ttl,
 	})
 	if err != nil {
 		return nil, s.refusal(ctx, err)
@@ -55,7 +54,18 @@ func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	return &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}, nil
+	resp := &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}
+	if t.Type != mq.TopicLite {
+		return resp, nil
+	}
+	for _, sq := range t.Shards {
+		n, err := s.store.LiteTopics(ctx, sq.Shard, t.ID)
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		resp.LiteTopics += int64(n)
+	}
+	return resp, nil
 }
 
 // queues returns the queues of the topic, ordered by shard and number.
@@ -122,6 +132,9 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 		return nil, s.refusal(ctx, err)
 	}
 	if update.Dedup, err = optional("dedup", req.GetDedup()); err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	if update.LiteTTL, err = optional("lite_ttl", req.GetLiteTtl()); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	t, err := s.router.UpdateTopic(ctx, resource(req), update)
@@ -210,6 +223,9 @@ func topicProto(t *mq.Topic) *adminpb.Topic {
 	p := &adminpb.Topic{
 		Namespace: t.Namespace, Name: t.Name, Type: adminpb.TopicType(t.Type), Id: uint32(t.ID), Version: t.Version,
 		Permission: adminpb.Permission(t.Permission), Dedup: durationpb.New(t.Dedup),
+	}
+	if t.LiteTTL != 0 {
+		p.LiteTtl = durationpb.New(t.LiteTTL)
 	}
 	if t.Retention != 0 {
 		p.Retention = durationpb.New(t.Retention)

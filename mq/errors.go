@@ -60,6 +60,14 @@ var (
 	// ErrTransactionEnded: the transaction has ended the other way.
 	ErrTransactionEnded = errors.New("transaction has ended")
 
+	// ErrIllegalLiteTopic is a name of a lite topic that cannot exist.
+	ErrIllegalLiteTopic = errors.New("illegal lite topic")
+	// ErrLiteTopicQuota: the topic has as many lite topics as it may.
+	ErrLiteTopicQuota = errors.New("too many lite topics")
+	// ErrLiteSubscriptionQuota: the client, or all clients together, subscribe to as many
+	// lite topics as they may.
+	ErrLiteSubscriptionQuota = errors.New("too many lite subscriptions")
+
 	// ErrTooLarge: the message or request is over a size limit.
 	ErrTooLarge = errors.New("too large")
 	// ErrBusy: a bounded queue or table is full; trying later may succeed.

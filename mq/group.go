@@ -18,6 +18,11 @@ type Group struct {
 	FIFO  bool
 	Retry RetryPolicy
 	Start StartPosition
+	// LiteTopic is the only topic whose lite topics the group may receive from, by its name
+	// in the group's namespace; empty: any. LiteExclusive says that one client of the group
+	// at a time has a lite topic.
+	LiteTopic     string
+	LiteExclusive bool
 	// DeadLetter identifies the topic that takes the group's used-up messages,
 	// and DeadLetterShard the shard that serves its one queue.
 	DeadLetter      TopicID

@@ -88,6 +88,10 @@ type Message struct {
 	// Recovery is how long after it was stored a Transaction message is asked about
 	// for the first time, 0: the server's default.
 	Recovery time.Duration
+	// Lite is the lite topic of a Lite message. LiteLimit is how many the topic may have,
+	// 0: no limit; the store sets it.
+	Lite      string
+	LiteLimit uint32
 	// Content is a fingerprint of what the message says. A message with the id and the
 	// content of one before is that one, sent again.
 	Content uint64
@@ -243,6 +247,9 @@ type Receive struct {
 	// InFlight is how many messages of one queue the group may have under lease:
 	// a queue with as many serves no more until some are settled. 0: no limit.
 	InFlight int
+	// Lite, when set, is the client whose lite topics are wanted, as it has synced them, in
+	// place of the queues of the topic. Tags, Filter, Attempt and InFlight have no meaning.
+	Lite string
 	// Reserve is asked once messages are found and before they are read into
 	// memory, with the bytes they take there; again, when none of them was there any
 	// more and others are found. It may wait. Its error gives the messages back,
@@ -280,6 +287,9 @@ const (
 	// GiveBack is the server taking back a delivery that never reached the
 	// consumer: it does not count as an attempt, and ends at once.
 	GiveBack ChangeReason = 3
+	// Suspend is a consumer that puts the delivery off: it does not count as an attempt,
+	// and the server renews it no more.
+	Suspend ChangeReason = 4
 )
 
 // A LeaseChange sets when a delivery becomes visible again.

@@ -118,6 +118,29 @@ func ValidateDedup(d time.Duration) error {
 	}
 }
 
+// The bounds of how long a lite topic lives that nobody writes to.
+const (
+	MinLiteTTL = time.Minute
+	MaxLiteTTL = 30 * 24 * time.Hour
+)
+
+// ValidateLiteTTL checks how long the lite topics of a topic of that type live: for ever, 0,
+// or a time from MinLiteTTL to MaxLiteTTL. The error is an *InvalidError of kind ErrInvalid.
+func ValidateLiteTTL(t TopicType, d time.Duration) error {
+	reason := ""
+	switch {
+	case d == 0:
+	case t != TopicLite:
+		reason = fmt.Sprintf("must be 0s for a topic of type %s", t)
+	case d < MinLiteTTL || d > MaxLiteTTL:
+		reason = fmt.Sprintf("must be 0s (for ever), or lie between %s and %s (30 days)", MinLiteTTL, MaxLiteTTL)
+	}
+	if reason == "" {
+		return nil
+	}
+	return &InvalidError{Kind: ErrInvalid, Field: "lite-ttl", Value: d.String(), Reason: reason}
+}
+
 // A Topic is a topic as the router knows it. Values are shared between
 // goroutines and must not be changed after they are published.
 type Topic struct {
@@ -133,6 +156,9 @@ type Topic struct {
 	// Dedup is how long a message that was sent is known: sent again by then, with the
 	// same id and content, it is not stored again. 0: not at all.
 	Dedup time.Duration
+	// LiteTTL is how long after it was written to last a lite topic of the topic lives; 0:
+	// for ever.
+	LiteTTL time.Duration
 	// Version grows with every change of the topic, from 1.
 	Version uint64
 }

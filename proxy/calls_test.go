@@ -136,15 +136,6 @@ func TestClientIDIsTheOnlyHeaderNeeded(t *testing.T) {
 func TestCallsThatAreNotBuiltSaySo(t *testing.T) {
 	s := newTestServer(t)
 	conn := s.dial(t)
-	for _, m := range methodsOf(t, "apache.rocketmq.v2.MessagingService") {
-		switch m.Name() {
-		case "SyncLiteSubscription":
-			st, err := call(t, conn, from(t, "c"), m, emptyOf(t, m.Input()))
-			require.NoError(t, err, m.Name())
-			require.Equal(t, rmqpb.Code_NOT_IMPLEMENTED, st.GetCode(), m.Name())
-			require.Contains(t, st.GetMessage(), string(m.Name()))
-		}
-	}
 	for _, m := range methodsOf(t, "apache.rocketmq.v2.Admin") {
 		st, err := call(t, conn, t.Context(), m, emptyOf(t, m.Input()))
 		if m.Name() == "ChangeLogLevel" { // no status to say it in

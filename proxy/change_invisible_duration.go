@@ -16,8 +16,9 @@ import (
 // effect.
 //
 // For a message that the server renews it means that the consumer gives up on
-// this delivery: renewal ends, and the last attempt is dead-lettered. suspend
-// leaves it at the new time. For all others it prolongs or shortens the lease.
+// this delivery: renewal ends, and the last attempt is dead-lettered. For all others it
+// prolongs or shortens the lease. suspend puts the delivery off, for every group: renewal
+// ends, and the delivery that follows has the same attempt.
 //
 // Answer: always the handle that came in. It stays good, as do all handles of
 // the same delivery, until the message is delivered again. For durations and
@@ -51,7 +52,10 @@ func (s *Server) changeInvisible(ctx context.Context, req *rmqpb.ChangeInvisible
 }
 
 func reasonOf(l mq.Lease, suspend bool) mq.ChangeReason {
-	if l.AutoRenew && !suspend {
+	if suspend {
+		return mq.Suspend
+	}
+	if l.AutoRenew {
 		return mq.Nack
 	}
 	return mq.Extend

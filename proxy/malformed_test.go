@@ -173,8 +173,8 @@ var specimens = map[string]specimen{
 		entries := s.send(t, delayedMessage("late", fmt.Sprint("m", time.Now().UnixNano()), time.Hour))
 		return &rmqpb.RecallMessageRequest{Topic: named("late"), RecallHandle: entries[0].GetRecallHandle()}
 	}},
-	"SyncLiteSubscription": fixed(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.SyncLiteSubscriptionRequest{
-		Topic: named("orders"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
+	"SyncLiteSubscription": fixed(rmqpb.Code_OK, &rmqpb.SyncLiteSubscriptionRequest{
+		Topic: named("parent"), Group: named("g"), LiteTopicSet: []string{"l"}, Version: new(int64(1)),
 	}),
 	"Telemetry": {rmqpb.Code_OK, nil}, // see TestMalformedTelemetryIsRefusedByNameOrAnswered
 }
@@ -188,6 +188,7 @@ func malformedServer(t testing.TB, log io.Writer) *testServer {
 	s.topic(t, "orders", router.TopicSpec{Queues: 64})
 	s.topic(t, "late", router.TopicSpec{Type: mq.TopicDelay, Queues: 1})
 	s.transactions(t, "halves")
+	s.liteParent(t)
 	s.group(t, "g")
 	return s
 }

@@ -58,8 +58,7 @@ func validateType(sys *rmqpb.SystemProperties) *codeError {
 	return nil
 }
 
-// checkTypes makes sure that the topic accepts the type of every message, and
-// that this server can keep what the type promises.
+// checkTypes makes sure that the topic accepts the type of every message.
 func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 	for i, m := range msgs {
 		t := mq.MessageType(typeOf(m))
@@ -67,21 +66,8 @@ func checkTypes(topic *mq.Topic, msgs []*rmqpb.Message) error {
 			return refuse(rmqpb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "%smessage_type %q: topic %q takes %s messages",
 				position(i, len(msgs)), t, topic.Resource, typeList(topic.Type.MessageTypes()))
 		}
-		if !built(t) {
-			return refuse(rmqpb.Code_NOT_IMPLEMENTED, "%smessage_type %q: this server does not take messages of this type yet",
-				position(i, len(msgs)), t)
-		}
 	}
 	return nil
-}
-
-// built reports whether this server keeps what the type promises.
-func built(t mq.MessageType) bool {
-	switch t {
-	case mq.Normal, mq.FIFO, mq.Delay, mq.Transaction, mq.Priority:
-		return true
-	}
-	return false
 }
 
 func typeList(types []mq.MessageType) string {

@@ -77,7 +77,7 @@ func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
 	require.EqualValues(t, stored, s.nodes.Stats()[testShard].Appended, "what was refused is not stored")
 	// Each, declared or not, to a topic of its type and, but PRIORITY, to a MIXED one;
 	// nothing but the declaration makes a transaction.
-	require.Equal(t, 16, stored)
+	require.Equal(t, 18, stored)
 }
 
 func TestANegativePriorityIsRefused(t *testing.T) {

@@ -38,6 +38,7 @@ func (s *Server) terminate(ctx context.Context, req *rmqpb.NotifyClientTerminati
 	if left := s.sessions.Remove(c.ID); left != nil {
 		s.producers().left(left)
 	}
+	s.store.LeaveLite(c.ID)
 	s.renewals.end(ctx, c.ID, leaveInvisible)
 	return nil
 }

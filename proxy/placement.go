@@ -13,8 +13,11 @@ import (
 // all or nothing, so its messages must agree on it. The topic accepts the types of the
 // messages. The error matches mq.ErrForbidden when nothing is writable, or is a *codeError.
 func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
-	if t.Type == mq.TopicPriority {
+	switch t.Type {
+	case mq.TopicPriority:
 		return placeByPriority(t, msgs)
+	case mq.TopicLite:
+		return placeLite(t, msgs)
 	}
 	group, err := groupOf(msgs)
 	if err != nil {

@@ -35,6 +35,9 @@ const (
 // attempt_id, of a group that is FIFO (one that was answered and not settled gives the
 // same messages again, with the same receipt handles and attempts; 255 bytes at most).
 //
+// From a topic of type LITE a client receives from the lite topics that it has synced, see
+// SyncLiteSubscription, each in its order; filter_expression and attempt_id have no meaning.
+//
 // A group that is FIFO is given no message before all earlier ones of its message group
 // are settled or part of the same answer. One that is not reads a FIFO topic in any order,
 // which is said in the text of the status, in the log once, and in the metrics.
@@ -117,6 +120,12 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 	}
 	if r.Group, err = s.router.EnsureGroup(ctx, groupName); err != nil {
 		return c, r, err
+	}
+	if r.Topic.Type == mq.TopicLite {
+		if err = s.checkLiteReceive(c, r.Topic, r.Group); err != nil {
+			return c, r, err
+		}
+		r.Lite, r.Tags, r.Filter = c.ID, nil, nil
 	}
 	r.shard, err = shardOf(r.Topic, req.GetMessageQueue().GetBroker().GetName())
 	return c, r, err
@@ -210,7 +219,7 @@ func (r *receive) empty(c client) *rmqpb.Status {
 		return &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: "the deadline leaves no time to poll, and no message is ready"}
 	case r.short:
 		return &rmqpb.Status{Code: rmqpb.Code_BAD_REQUEST, Message: "the deadline leaves no time to poll, and no message is ready"}
-	case quirks.EmptyReceiveOK(c.Language, r.AutoRenew):
+	case quirks.EmptyReceiveOK(c.Language, r.AutoRenew || r.Lite != ""):
 		return ok()
 	default:
 		return &rmqpb.Status{Code: rmqpb.Code_MESSAGE_NOT_FOUND, Message: "no message"}

@@ -34,6 +34,13 @@ type Store interface {
 	DeadLetter(ctx context.Context, lease mq.Lease) error
 	Recall(ctx context.Context, handles []mq.PendingHandle) []error
 	OffsetStore
+	LiteStore
+}
+
+// LiteStore is what the proxy asks of the store tier about lite topics.
+type LiteStore interface {
+	SyncLite(ctx context.Context, shard string, r mq.LiteSync) ([]mq.LiteLoss, error)
+	LeaveLite(client string)
 }
 
 // OffsetStore is what the proxy asks of the store tier about queues by offset.
@@ -88,6 +95,9 @@ type Options struct {
 	// InFlight is how many messages of one queue a group may have under lease; 0:
 	// no limit.
 	InFlight int
+	// LiteClientQuota bounds how many lite topics one client may subscribe to: 2,000 by
+	// default. LiteTotalQuota bounds those of all clients of a shard: 100,000 by default.
+	LiteClientQuota, LiteTotalQuota int
 	// SessionTimeout ends a session after that long without a sign of life: 90 s
 	// by default. The slowest SDK sends heartbeats every 30 s.
 	SessionTimeout time.Duration
@@ -124,6 +134,12 @@ func (o Options) withDefaults() Options {
 	def(&o.RenewSlice, 60*time.Second)
 	def(&o.RenewLimit, 3*time.Hour)
 	def(&o.MaxDelay, 40*24*time.Hour)
+	if o.LiteClientQuota == 0 {
+		o.LiteClientQuota = 2000
+	}
+	if o.LiteTotalQuota == 0 {
+		o.LiteTotalQuota = 100_000
+	}
 	if o.MaxBodySize == 0 {
 		o.MaxBodySize = 4 << 20
 	}

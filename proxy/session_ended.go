@@ -18,6 +18,7 @@ func (s *Server) sessionEnded(ended *session.Session) {
 	if s.sessions.Get(ended.ID) != nil {
 		return
 	}
+	s.store.LeaveLite(ended.ID)
 	if n := s.renewals.end(context.Background(), ended.ID, deadInvisible); n > 0 {
 		s.logger.Info("messages of a silent client come back", "client", mq.Shorten(ended.ID), "messages", n)
 	}

@@ -77,10 +77,9 @@ func validateClientType(settings *rmqpb.Settings) error {
 		return nil
 	case rmqpb.ClientType_PRODUCER:
 		fits = settings.GetPublishing() != nil
-	case rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER, rmqpb.ClientType_PULL_CONSUMER:
+	case rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER, rmqpb.ClientType_PULL_CONSUMER,
+		rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
 		fits = settings.GetSubscription() != nil
-	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
-		return notImplemented("client_type " + t.String())
 	default:
 		return refuse(rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "client_type %d: is no client type", t)
 	}
@@ -108,6 +107,13 @@ func (s *Server) mergeSettings(ctx context.Context, c client, sent *rmqpb.Settin
 	}
 	fifo, retry := s.groupPolicy(ctx, c, sent.GetSubscription().GetGroup())
 	subscription := merged.GetSubscription()
+	if isLite(sent) {
+		// Each lite topic is in order, whatever the group is. Without both limits one SDK
+		// never finishes its start, and others refuse every subscription.
+		fifo = true
+		subscription.LiteSubscriptionQuota = new(int32(min(s.opts.LiteClientQuota, math.MaxInt32)))
+		subscription.MaxLiteTopicSize = new(int32(mq.MaxLiteName))
+	}
 	subscription.Fifo = new(fifo)
 	subscription.ReceiveBatchSize = new(int32(maxReceiveBatch))
 	// Several SDKs take a missing or a fractional time for none, and then poll

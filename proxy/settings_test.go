@@ -172,8 +172,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		{"illegal SQL", push(func(s *rmqpb.Subscription) {
 			s.Subscriptions[0].Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_SQL, Expression: "a >"}
 		}), rmqpb.Code_ILLEGAL_FILTER_EXPRESSION, "line 1, column 4"},
-		{"lite push", subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_PUSH_CONSUMER"},
-		{"lite simple", subscriber(rmqpb.ClientType_LITE_SIMPLE_CONSUMER, "g"), rmqpb.Code_NOT_IMPLEMENTED, "LITE_SIMPLE_CONSUMER"},
+		{"lite consumer that publishes", typed(publisher(), rmqpb.ClientType_LITE_PUSH_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "LITE_PUSH_CONSUMER"},
 		{"pull consumer that publishes", typed(publisher(), rmqpb.ClientType_PULL_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PULL_CONSUMER"},
 		{"producer that subscribes", typed(subscriber(0, "g"), rmqpb.ClientType_PRODUCER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PRODUCER"},
 		{"consumer that publishes", typed(publisher(), rmqpb.ClientType_PUSH_CONSUMER), rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE, "PUSH_CONSUMER"},
@@ -187,7 +186,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	}
 	for _, fine := range []*rmqpb.Settings{
 		publisher(), publisher("unknown"), typed(publisher(), 0), subscriber(rmqpb.ClientType_SIMPLE_CONSUMER, "g"),
-		subscriber(rmqpb.ClientType_PULL_CONSUMER, "g"),
+		subscriber(rmqpb.ClientType_PULL_CONSUMER, "g"), subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g"), subscriber(rmqpb.ClientType_LITE_SIMPLE_CONSUMER, "g"),
 		{PubSub: publisher().PubSub},
 		push(func(s *rmqpb.Subscription) { s.Subscriptions[0].Expression = nil }),
 		push(func(s *rmqpb.Subscription) {

@@ -105,9 +105,13 @@ var unfamiliar = map[rmqpb.Code]string{
 	rmqpb.Code_ILLEGAL_OFFSET:      "no SDK makes the calls that answer it",
 	rmqpb.Code_OFFSET_NOT_FOUND:    "likewise",
 	rmqpb.Code_NOT_IMPLEMENTED:     "says what it is; SDKs report it as unsupported, which is right",
-	rmqpb.Code_PRECONDITION_FAILED: "only for what administrators do",
-	rmqpb.Code_REQUEST_TIMEOUT:     "nobody reads it: the client has given up",
-	rmqpb.Code_INTERNAL_ERROR:      "a bound of comparison, never sent",
+	rmqpb.Code_PRECONDITION_FAILED: "only for what administrators do, and for groups that they have bound to another topic",
+	// Lite consumers came with these.
+	rmqpb.Code_ILLEGAL_LITE_TOPIC:               "lite consumers know it",
+	rmqpb.Code_LITE_TOPIC_QUOTA_EXCEEDED:        "likewise",
+	rmqpb.Code_LITE_SUBSCRIPTION_QUOTA_EXCEEDED: "likewise",
+	rmqpb.Code_REQUEST_TIMEOUT:                  "nobody reads it: the client has given up",
+	rmqpb.Code_INTERNAL_ERROR:                   "a bound of comparison, never sent",
 }
 
 func TestOnlyCodesThatSDKsKnowAreUsed(t *testing.T) {

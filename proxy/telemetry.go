@@ -17,8 +17,8 @@ package proxy
 // Codes: a refused client gets a gRPC error, because SDKs wait for ever on a
 // refusal inside the stream: INVALID_ARGUMENT for the protocol's 4xxxx
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
-// ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE), UNIMPLEMENTED for lite and
-// pull consumers; RESOURCE_EXHAUSTED when as many clients are known
+// ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE);
+// RESOURCE_EXHAUSTED when as many clients are known
 // as may be, or their settings are as much.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the

@@ -133,7 +133,7 @@ func TestRefusedSettingsEndTheStreamWithAReason(t *testing.T) {
 		}{
 			{&rmqpb.Settings{}, grpccodes.InvalidArgument, "publishing or subscription"},
 			{publisher("a.b"), grpccodes.InvalidArgument, "a.b"},
-			{subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g"), grpccodes.Unimplemented, "LITE_PUSH_CONSUMER"},
+			{&rmqpb.Settings{ClientType: rmqpb.ClientType_LITE_PUSH_CONSUMER.Enum(), PubSub: publisher().PubSub}, grpccodes.InvalidArgument, "LITE_PUSH_CONSUMER"},
 		} {
 			stream := open(t, c, from(t, "c"))
 			offer(t, stream, r.settings)

@@ -122,6 +122,7 @@ func (l messageLimits) validateOne(m *rmqpb.Message, now time.Time) *codeError {
 		validateTag(sys.GetTag()),
 		validateKeys(sys.GetKeys()),
 		validateMessageGroup(sys.GetMessageGroup()),
+		validateLiteTopic(sys.GetLiteTopic()),
 		validateProperties(m),
 		l.validateTimes(sys, now),
 		validateEncoding(sys.GetBodyEncoding()),

@@ -78,6 +78,7 @@ type topicRecord struct {
 	Shards     []shardRecord  `json:"shards"`
 	Retention  time.Duration  `json:"retention,omitempty"` // nanoseconds
 	Dedup      *time.Duration `json:"dedup,omitempty"`     // nanoseconds; missing: the default
+	LiteTTL    time.Duration  `json:"liteTTL,omitempty"`   // nanoseconds
 	Version    uint64         `json:"version"`
 }
 
@@ -96,6 +97,8 @@ type groupRecord struct {
 	StartTime       *time.Time  `json:"startTime,omitempty"`
 	DeadLetter      mq.TopicID  `json:"deadLetter"`
 	DeadLetterShard string      `json:"deadLetterShard"`
+	LiteTopic       string      `json:"liteTopic,omitempty"`
+	LiteExclusive   bool        `json:"liteExclusive,omitempty"`
 	Version         uint64      `json:"version"`
 }
 
@@ -124,7 +127,7 @@ func encodeCounters(s *snapshot) []byte {
 func encodeTopic(t *mq.Topic) []byte {
 	record := topicRecord{
 		V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Retention: t.Retention,
-		Version: t.Version,
+		LiteTTL: t.LiteTTL, Version: t.Version,
 	}
 	if t.Dedup != mq.DefaultDedup {
 		record.Dedup = &t.Dedup
@@ -139,6 +142,7 @@ func encodeGroup(g *mq.Group) []byte {
 	record := groupRecord{
 		V: valueVersion, ID: g.ID, FIFO: g.FIFO, Retry: retryRecord(g.Retry), Start: g.Start.Policy.String(),
 		DeadLetter: g.DeadLetter, DeadLetterShard: g.DeadLetterShard, Version: g.Version,
+		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive,
 	}
 	if g.Start.Policy == mq.StartTimestamp {
 		record.StartTime = &g.Start.Time
@@ -196,7 +200,7 @@ func decodeTopic(e Entry) (*mq.Topic, error) {
 	}
 	t := &mq.Topic{
 		ID: record.ID, Resource: decodeResource(e.Key, topicPrefix), Permission: record.Permission,
-		Retention: record.Retention, Dedup: mq.DefaultDedup, Version: record.Version,
+		Retention: record.Retention, Dedup: mq.DefaultDedup, LiteTTL: record.LiteTTL, Version: record.Version,
 	}
 	if record.Dedup != nil {
 		t.Dedup = *record.Dedup
@@ -220,6 +224,7 @@ func decodeGroup(e Entry) (*mq.Group, error) {
 	g := &mq.Group{
 		ID: record.ID, Resource: decodeResource(e.Key, groupPrefix), FIFO: record.FIFO, Retry: mq.RetryPolicy(record.Retry),
 		DeadLetter: record.DeadLetter, DeadLetterShard: record.DeadLetterShard, Version: record.Version,
+		LiteTopic: record.LiteTopic, LiteExclusive: record.LiteExclusive,
 	}
 	var err error
 	switch record.Start {

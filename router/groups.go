@@ -15,6 +15,9 @@ type GroupSpec struct {
 	FIFO  bool
 	Retry mq.RetryPolicy // zero: mq.DefaultRetryPolicy
 	Start mq.StartPosition
+	// As in mq.Group.
+	LiteTopic     string
+	LiteExclusive bool
 }
 
 // A GroupUpdate says what to change of a group; nil leaves a field as it is.
@@ -22,6 +25,9 @@ type GroupUpdate struct {
 	FIFO  *bool
 	Retry *mq.RetryPolicy // zero: mq.DefaultRetryPolicy
 	Start *mq.StartPosition
+	// LiteTopic binds the group, empty: to none.
+	LiteTopic     *string
+	LiteExclusive *bool
 }
 
 // Group returns the consumer group named name. The error matches
@@ -143,7 +149,7 @@ func (spec GroupSpec) defaults() GroupSpec {
 
 func (spec GroupSpec) check() error {
 	return checkGroup(&mq.Group{
-		ID: 1, Resource: spec.Resource, Retry: spec.Retry, Start: spec.Start, DeadLetter: 1, DeadLetterShard: "any", Version: 1,
+		ID: 1, Resource: spec.Resource, Retry: spec.Retry, Start: spec.Start, LiteTopic: spec.LiteTopic, DeadLetter: 1, DeadLetterShard: "any", Version: 1,
 	})
 }
 
@@ -191,6 +197,7 @@ func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
 	}
 	g := &mq.Group{
 		ID: id, Resource: spec.Resource, FIFO: spec.FIFO, Retry: spec.Retry, Start: spec.Start, DeadLetter: deadLetter,
+		LiteTopic: spec.LiteTopic, LiteExclusive: spec.LiteExclusive,
 		DeadLetterShard: r.shards[int(uint64(id)%uint64(len(r.shards)))], Version: 1,
 	}
 	e.putGroup(g)
@@ -201,6 +208,10 @@ func (spec GroupSpec) matches(g *mq.Group) error {
 	switch {
 	case spec.FIFO != g.FIFO:
 		return fmt.Errorf("%w: %q with fifo %t, not %t", mq.ErrGroupExists, g.Resource, g.FIFO, spec.FIFO)
+	case spec.LiteTopic != g.LiteTopic:
+		return fmt.Errorf("%w: %q with lite-topic %q, not %q", mq.ErrGroupExists, g.Resource, g.LiteTopic, spec.LiteTopic)
+	case spec.LiteExclusive != g.LiteExclusive:
+		return fmt.Errorf("%w: %q with lite-exclusive %t, not %t", mq.ErrGroupExists, g.Resource, g.LiteExclusive, spec.LiteExclusive)
 	case !equalRetry(spec.Retry, g.Retry):
 		return fmt.Errorf("%w: %q with another retry policy", mq.ErrGroupExists, g.Resource)
 	case !equalStart(spec.Start, g.Start):
@@ -249,6 +260,12 @@ func (u GroupUpdate) apply(g *mq.Group) (next *mq.Group, changed bool) {
 		if start := normalStart(*u.Start); !equalStart(start, g.Start) {
 			next.Start, changed = start, true
 		}
+	}
+	if u.LiteTopic != nil && *u.LiteTopic != g.LiteTopic {
+		next.LiteTopic, changed = *u.LiteTopic, true
+	}
+	if u.LiteExclusive != nil && *u.LiteExclusive != g.LiteExclusive {
+		next.LiteExclusive, changed = *u.LiteExclusive, true
 	}
 	next.Version++
 	return next, changed

@@ -16,6 +16,7 @@ type TopicSpec struct {
 	Permission mq.Permission  // 0: READ_WRITE
 	Retention  time.Duration  // 0: the default of the node
 	Dedup      *time.Duration // nil: mq.DefaultDedup
+	LiteTTL    time.Duration  // 0: lite topics live for ever
 }
 
 // A TopicUpdate says what to change of a topic; nil leaves a field as it is.
@@ -27,6 +28,7 @@ type TopicUpdate struct {
 	Permission  *mq.Permission
 	Retention   *time.Duration // 0: the default of the node
 	Dedup       *time.Duration // 0: off
+	LiteTTL     *time.Duration // 0: for ever
 }
 
 // Topic returns the topic named name. "%DLQ%" and the name of a group names
@@ -133,7 +135,7 @@ func (r *Router) normalTopic(spec TopicSpec) (TopicSpec, error) {
 func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
 	t := &mq.Topic{
 		ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Retention: spec.Retention,
-		Dedup: spec.dedup(), Version: 1,
+		Dedup: spec.dedup(), LiteTTL: spec.LiteTTL, Version: 1,
 	}
 	for _, shard := range r.shards {
 		t.Shards = append(t.Shards, mq.ShardQueues{Shard: shard, Read: spec.Queues, Write: spec.Queues})
@@ -173,6 +175,9 @@ func (spec TopicSpec) matches(t *mq.Topic) error {
 	}
 	if want := spec.dedup(); want != t.Dedup {
 		return fmt.Errorf("%w: %q with dedup %s, not %s", mq.ErrTopicExists, t.Resource, t.Dedup, want)
+	}
+	if spec.LiteTTL != t.LiteTTL {
+		return fmt.Errorf("%w: %q with lite-ttl %s, not %s", mq.ErrTopicExists, t.Resource, t.LiteTTL, spec.LiteTTL)
 	}
 	for _, s := range t.Shards {
 		if s.Read != spec.Queues || s.Write != spec.Queues {
@@ -216,13 +221,13 @@ func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update Topic
 // those would go to another queue from then on, and overtake those that lie in
 // the one before. Nothing is lost by it: a queue serves all its message groups at a time.
 func checkPlaces(t, next *mq.Topic) error {
-	if !t.Type.Accepts(mq.FIFO) {
+	if !t.Type.Accepts(mq.FIFO) && t.Type != mq.TopicLite {
 		return nil
 	}
 	for i, s := range next.Shards {
 		if s.Write != t.Shards[i].Write {
 			return invalid("write_queues", s.Write, fmt.Sprintf(
-				"must stay %d: the queue of a message group of a %s topic follows from it", t.Shards[i].Write, t.Type))
+				"must stay %d: where a message group, or a lite topic, of a %s topic lies follows from it", t.Shards[i].Write, t.Type))
 		}
 	}
 	return nil
@@ -251,6 +256,9 @@ func (u TopicUpdate) apply(t *mq.Topic) (next *mq.Topic, changed bool) {
 	}
 	if u.Dedup != nil && *u.Dedup != t.Dedup {
 		next.Dedup, changed = *u.Dedup, true
+	}
+	if u.LiteTTL != nil && *u.LiteTTL != t.LiteTTL {
+		next.LiteTTL, changed = *u.LiteTTL, true
 	}
 	next.Version++
 	return next, changed

@@ -70,7 +70,7 @@ func checkTopic(t *mq.Topic) error {
 	if t.Permission < mq.PermNone || t.Permission > mq.PermReadWrite {
 		return invalid("permission", t.Permission, "must lie between 1 and 4")
 	}
-	if err := cmp.Or(mq.ValidateRetention(t.Retention), mq.ValidateDedup(t.Dedup)); err != nil {
+	if err := cmp.Or(mq.ValidateRetention(t.Retention), mq.ValidateDedup(t.Dedup), mq.ValidateLiteTTL(t.Type, t.LiteTTL)); err != nil {
 		return err
 	}
 	if t.ID == 0 || t.Version == 0 || len(t.Shards) == 0 {
@@ -110,6 +110,11 @@ func checkGroup(g *mq.Group) error {
 		}
 	default:
 		return invalid("start", g.Start.Policy, "must be one of earliest, latest, timestamp")
+	}
+	if g.LiteTopic != "" {
+		if err := mq.ValidateTopic(g.LiteTopic); err != nil {
+			return invalid("lite-topic", mq.Shorten(g.LiteTopic), "is no name of a topic")
+		}
 	}
 	if g.ID == 0 || g.DeadLetter == 0 || g.Version == 0 || g.DeadLetterShard == "" {
 		return fmt.Errorf("group without id, version, dead-letter id or shard")

@@ -66,7 +66,7 @@ func (v *viewsCheck) lease(key, val []byte) error {
 // lane checks the place of a record in its lane. The records of a queue come in the order
 // of their offsets, and so do those of a lane.
 func (v *viewsCheck) lane(key []byte, ref keyspace.Ref, l *keyspace.Lease) error {
-	if !v.groups[ref.Group].FIFO {
+	if !v.groups[ref.Group].FIFO && !ref.Queue.IsLite() {
 		if l.State == keyspace.Parked {
 			v.inViews(key, "offset %d of queue %d is parked, but group %d is not FIFO", ref.Offset, ref.Queue, ref.Group)
 		}
@@ -131,7 +131,9 @@ func (v *viewsCheck) due(key []byte) error {
 	if !v.subs[ref.Sub] && (v.goneTopics[ref.Topic] || v.goneGroups[ref.Group]) {
 		return nil // deleted under the lease; the key stays until its time
 	}
-	if ref.Offset < v.ends[keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}].Kept {
+	id := keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}
+	_, lite := v.lites[id]
+	if ref.Offset < v.ends[id].Kept || ref.Queue.IsLite() && !lite {
 		_, leased, err := get(v.db, keyspace.AppendLeaseKey(nil, ref), keyspace.DecodeLease)
 		if err == nil && !leased {
 			return nil // purged under the lease; likewise

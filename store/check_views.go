@@ -30,6 +30,10 @@ type viewsCheck struct {
 	order      []keyspace.Queue // the keys of queues
 
 	heldKeys, heldInLog uint64 // pending messages that are needed in the log; those found there
+	lites               map[keyspace.Queue]keyspace.Lite
+	liteCount           map[mq.TopicID]uint32
+	liteNext            map[mq.TopicID]mq.QueueID
+	liteNames           map[liteID]mq.QueueID
 
 	progress struct { // of the queue that was asked for last
 		sub   keyspace.Sub
@@ -47,6 +51,7 @@ type viewsCheck struct {
 // queueEntries are the entries of one queue, in order, as far as they were read.
 type queueEntries struct {
 	min, next mq.QueueOffset
+	first     uint64 // position of the first one
 	pos       uint64 // of the last one
 	time      int64
 }
@@ -62,6 +67,10 @@ func newViewsCheck(f *folder) *viewsCheck {
 		goneGroups: map[mq.GroupID]bool{},
 		ends:       map[keyspace.Queue]keyspace.Ends{},
 		queues:     map[keyspace.Queue]*queueEntries{},
+		lites:      map[keyspace.Queue]keyspace.Lite{},
+		liteCount:  map[mq.TopicID]uint32{},
+		liteNext:   map[mq.TopicID]mq.QueueID{},
+		liteNames:  map[liteID]mq.QueueID{},
 	}
 }
 
@@ -147,6 +156,8 @@ func (v *viewsCheck) register(key, val []byte) error {
 		} else {
 			v.ends[id] = ends
 		}
+	case keyspace.KindLite:
+		v.registerLite(key, val)
 	case keyspace.KindGone:
 		topic, group, err := keyspace.DecodeGoneKey(key)
 		switch {
@@ -186,19 +197,25 @@ func (v *viewsCheck) judge(key, val []byte) error {
 		return v.ready(key, val)
 	case keyspace.KindPriority:
 		return v.byPriority(key, val)
+	case keyspace.KindLiteName:
+		v.liteName(key, val)
+	case keyspace.KindLite:
+		return v.judgeLite(key)
 	case keyspace.KindPending:
 		return v.pending(key, val)
 	case keyspace.KindHeld:
 		return v.held(key, val)
 	case keyspace.KindRepeat:
 		v.repeat(key, val)
-	case keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp, keyspace.KindPendingAt, keyspace.KindPendingOf:
+	case keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindGone, keyspace.KindDue, keyspace.KindUsedUp, keyspace.KindPendingAt, keyspace.KindPendingOf, keyspace.KindLiteOrder:
 		if len(val) > 0 {
 			v.inViews(key, "has a value of %d bytes where none belongs", len(val))
 		}
 		switch kind {
 		case keyspace.KindSub:
 			v.sub(key)
+		case keyspace.KindLiteOrder:
+			v.liteOrder(key)
 		case keyspace.KindUnstarted:
 			v.unstarted(key)
 		case keyspace.KindDue:
@@ -229,7 +246,10 @@ func (v *viewsCheck) entry(key, val []byte) {
 	q := v.queues[id]
 	if q == nil {
 		kept := v.ends[id].Kept
-		q = &queueEntries{min: offset, next: offset}
+		if id.Queue.IsLite() {
+			kept = v.lites[id].Min
+		}
+		q = &queueEntries{min: offset, next: offset, first: e.Pos}
 		v.queues[id] = q
 		v.order = append(v.order, id)
 		if offset != kept {
@@ -255,6 +275,10 @@ func (v *viewsCheck) queue(key []byte, id keyspace.Queue) {
 	switch t, registered := v.topics[id.Topic]; {
 	case !registered:
 		v.inViews(key, "belongs to queue %d of topic %d, which is not registered", id.Queue, id.Topic)
+	case id.Queue.IsLite():
+		if _, ok := v.lites[id]; !ok {
+			v.inViews(key, "belongs to queue %d of topic %d, which is no lite topic", id.Queue, id.Topic)
+		}
 	case id.Queue < 0 || int32(id.Queue) >= t.Queues:
 		v.inViews(key, "belongs to queue %d of topic %d, which has %d", id.Queue, id.Topic, t.Queues)
 	}
@@ -314,6 +338,9 @@ func (v *viewsCheck) registered(key []byte, sub keyspace.Sub) bool {
 // next returns the end of a queue: the offset of its next message.
 func (v *viewsCheck) next(topic mq.TopicID, queue mq.QueueID) mq.QueueOffset {
 	id := keyspace.Queue{Topic: topic, Queue: queue}
+	if queue.IsLite() {
+		return v.lites[id].Next
+	}
 	if q := v.queues[id]; q != nil {
 		return max(q.next, v.ends[id].Next)
 	}
@@ -330,7 +357,9 @@ func (v *viewsCheck) judgeProgress(key, val []byte) {
 	if !v.registered(key, sub) {
 		return
 	}
-	if queue < 0 || int32(queue) >= v.topics[sub.Topic].Queues {
+	if queue.IsLite() {
+		v.queue(key, keyspace.Queue{Topic: sub.Topic, Queue: queue})
+	} else if queue < 0 || int32(queue) >= v.topics[sub.Topic].Queues {
 		v.inViews(key, "progress of group %d in queue %d of topic %d, which has %d", sub.Group, queue, sub.Topic, v.topics[sub.Topic].Queues)
 	}
 	if next := v.next(sub.Topic, queue); offset < 0 || offset > next {

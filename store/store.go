@@ -44,6 +44,9 @@ type Options struct {
 	MaxWaiting    int
 	Retention     shard.Retention
 	Transactions  shard.Transactions
+	LiteTopics    int
+	LiteTTL       func(mq.TopicID) time.Duration
+	LiteInterval  time.Duration
 	Interrupt     <-chan struct{}
 	MaxSeries     int
 	Logger        *slog.Logger
@@ -86,6 +89,7 @@ func Open(opts Options) (*Store, error) {
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
 			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
 			Retention: opts.Retention, Transactions: opts.Transactions, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
+			LiteTopics: opts.LiteTopics, LiteTTL: opts.LiteTTL, LiteInterval: opts.LiteInterval,
 			Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {

@@ -28,6 +28,8 @@ type groupView struct {
 	ID              uint32    `json:"id"`
 	Version         uint64    `json:"version"`
 	FIFO            bool      `json:"fifo"`
+	LiteTopic       string    `json:"lite_topic,omitempty"`
+	LiteExclusive   bool      `json:"lite_exclusive,omitempty"`
 	Retry           retryView `json:"retry"`
 	Start           string    `json:"start"`
 	DeadLetterTopic string    `json:"dead_letter_topic"`
@@ -54,6 +56,7 @@ func viewGroup(g *adminpb.Group) groupView {
 	retry := g.GetRetry()
 	v := groupView{
 		Namespace: g.GetNamespace(), Name: g.GetName(), ID: g.GetId(), Version: g.GetVersion(),
+		LiteTopic: g.GetLiteTopic(), LiteExclusive: g.GetLiteExclusive(),
 		FIFO: g.GetFifo(), Start: viewStart(g.GetStart()), DeadLetterTopic: g.GetDeadLetterTopic(),
 		Retry: retryView{MaxAttempts: retry.GetMaxAttempts()},
 	}
@@ -79,6 +82,12 @@ func (v groupView) describe(w io.Writer) {
 	fmt.Fprintf(w, "retry         %s\n", v.Retry)
 	fmt.Fprintf(w, "start         %s\n", v.Start)
 	fmt.Fprintf(w, "dead letters  %s\n", v.DeadLetterTopic)
+	if v.LiteTopic != "" {
+		fmt.Fprintf(w, "lite topic    %s\n", v.LiteTopic)
+	}
+	if v.LiteExclusive {
+		fmt.Fprintf(w, "lite model    exclusive\n")
+	}
 }
 
 // String returns the delays as a person would say them.
@@ -124,6 +133,7 @@ func (a *app) groupCreate() *cobra.Command {
 			}
 			req := &adminpb.CreateGroupRequest{
 				Namespace: a.endpoint.namespace, Name: args[0], Fifo: flags.fifo, Retry: retry, Start: start,
+				LiteTopic: flags.liteTopic, LiteExclusive: flags.exclusive,
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
 				resp, err := call(ctx, method(admin.CreateGroup), req)
@@ -215,7 +225,13 @@ func (a *app) groupUpdate() *cobra.Command {
 			if cmd.Flags().Changed("fifo") {
 				req.Fifo = &flags.fifo
 			}
-			if retry == nil && req.Start == nil && req.Fifo == nil {
+			if cmd.Flags().Changed("lite-topic") {
+				req.LiteTopic = &flags.liteTopic
+			}
+			if cmd.Flags().Changed("lite-exclusive") {
+				req.LiteExclusive = &flags.exclusive
+			}
+			if retry == nil && req.Start == nil && req.Fifo == nil && req.LiteTopic == nil && req.LiteExclusive == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {

@@ -19,6 +19,8 @@ type groupFlags struct {
 	initial, max time.Duration
 	multiplier   float64
 	start        string
+	liteTopic    string
+	exclusive    bool
 }
 
 // The flags that belong to exponential back-off.
@@ -32,6 +34,8 @@ func (f *groupFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.initial, "retry-initial", time.Second, "back-off: `delay` after the first delivery")
 	flags.DurationVar(&f.max, "retry-max", 2*time.Hour, "back-off: longest `delay`")
 	flags.Float64Var(&f.multiplier, "retry-multiplier", 2, "back-off: `factor` from one delay to the next")
+	flags.StringVar(&f.liteTopic, "lite-topic", "", "`name` of the only topic from whose lite topics the group receives; empty: any")
+	flags.BoolVar(&f.exclusive, "lite-exclusive", false, "let one client of the group at a time have a lite topic")
 	flags.StringVar(&f.start, "start", "earliest", "where to start reading: earliest, latest or a `time` as in 2026-01-31T08:00:00Z")
 }
 

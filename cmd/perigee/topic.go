@@ -36,6 +36,8 @@ type topicView struct {
 	Retention string `json:"retention,omitempty"`
 	// Dedup is how long a message that was sent is known; 0s: not at all.
 	Dedup string `json:"dedup,omitempty"`
+	// LiteTTL is how long lite topics live that nobody writes to; empty: for ever.
+	LiteTTL string `json:"lite_ttl,omitempty"`
 }
 
 type topicShardOut struct {
@@ -63,6 +65,9 @@ func viewTopic(t *adminpb.Topic) topicView {
 	}
 	if t.GetDedup() != nil {
 		v.Dedup = shortDuration(t.GetDedup().AsDuration())
+	}
+	if t.GetLiteTtl() != nil {
+		v.LiteTTL = shortDuration(t.GetLiteTtl().AsDuration())
 	}
 	for _, s := range t.GetShards() {
 		v.Shards = append(v.Shards, topicShardOut{s.GetShard(), s.GetReadQueues(), s.GetWriteQueues()})
@@ -93,6 +98,9 @@ func (v topicView) describe(w io.Writer) {
 	fmt.Fprintf(w, "permission  %s\n", v.Permission)
 	fmt.Fprintf(w, "retention   %s\n", cmp.Or(v.Retention, "the node's default"))
 	fmt.Fprintf(w, "dedup       %s\n", v.Dedup)
+	if v.Type == mq.TopicLite.String() {
+		fmt.Fprintf(w, "lite-ttl    %s\n", cmp.Or(v.LiteTTL, "for ever"))
+	}
 	for _, s := range v.Shards {
 		fmt.Fprintf(w, "queues      %d to read, %d to write on %s\n", s.ReadQueues, s.WriteQueues, s.Shard)
 	}
@@ -129,7 +137,7 @@ func method[Request, Response any](m func(context.Context, Request, ...grpc.Call
 func (a *app) topicCreate() *cobra.Command {
 	var kind, permission string
 	var queues int32
-	var retention, dedup time.Duration
+	var retention, dedup, liteTTL time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a topic; again with the same configuration is no error",
 		Args: arguments("NAME"),
@@ -137,6 +145,9 @@ func (a *app) topicCreate() *cobra.Command {
 			req := &adminpb.CreateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0], Queues: queues}
 			if retention != 0 {
 				req.Retention = durationpb.New(retention)
+			}
+			if liteTTL != 0 {
+				req.LiteTtl = durationpb.New(liteTTL)
 			}
 			if cmd.Flags().Changed("dedup") {
 				req.Dedup = durationpb.New(dedup)
@@ -164,11 +175,12 @@ func (a *app) topicCreate() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED")
+	cmd.Flags().StringVar(&kind, "type", "NORMAL", "`type` of the messages; NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE or MIXED")
 	cmd.Flags().Int32Var(&queues, "queues", 0, "`number` of queues on each shard; 0: the server's default")
 	cmd.Flags().StringVar(&permission, "permission", "READ_WRITE", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, from 1m; 0: the node's default")
 	cmd.Flags().DurationVar(&dedup, "dedup", mq.DefaultDedup, "`time`, 1s to 1h, for which a message that is sent again is not stored again; 0: off")
+	liteTTLFlag(cmd, &liteTTL)
 	return cmd
 }
 
@@ -219,8 +231,12 @@ func (a *app) topicDescribe() *cobra.Command {
 				return a.print(struct {
 					Topic  topicView   `json:"topic"`
 					Queues []queueView `json:"queues"`
-				}{v, queues}, func(w io.Writer) {
+					Lites  int64       `json:"lite_topics,omitempty"`
+				}{v, queues, resp.GetLiteTopics()}, func(w io.Writer) {
 					v.describe(w)
+					if v.Type == mq.TopicLite.String() {
+						fmt.Fprintf(w, "lite topics %d\n", resp.GetLiteTopics())
+					}
 					table(w, "SHARD QUEUE FIRST NEXT MESSAGES", queues, func(q queueView) []any {
 						return []any{q.Shard, q.Queue, q.MinOffset, q.MaxOffset, q.MaxOffset - q.MinOffset}
 					})
@@ -233,7 +249,7 @@ func (a *app) topicDescribe() *cobra.Command {
 func (a *app) topicUpdate() *cobra.Command {
 	var permission string
 	var queues, read, write int32
-	var retention, dedup time.Duration
+	var retention, dedup, liteTTL time.Duration
 	cmd := &cobra.Command{
 		Use: "update NAME", Short: "Change the queues, the permission, the retention or the dedup of a topic", Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -261,7 +277,10 @@ func (a *app) topicUpdate() *cobra.Command {
 			if changed("dedup") {
 				req.Dedup = durationpb.New(dedup)
 			}
-			if req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil && req.Dedup == nil {
+			if changed("lite-ttl") {
+				req.LiteTtl = durationpb.New(liteTTL)
+			}
+			if req.LiteTtl == nil && req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil && req.Dedup == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
@@ -282,7 +301,12 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().StringVar(&permission, "permission", "", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
 	cmd.Flags().DurationVar(&dedup, "dedup", 0, "`time`, 1s to 1h, for which a message that is sent again is not stored again; 0: off")
+	liteTTLFlag(cmd, &liteTTL)
 	return cmd
+}
+
+func liteTTLFlag(cmd *cobra.Command, ttl *time.Duration) {
+	cmd.Flags().DurationVar(ttl, "lite-ttl", 0, "of a LITE topic: `time`, 1m to 720h, for which lite topics live that nobody writes to; 0: for ever")
 }
 
 func (a *app) topicPurge() *cobra.Command {

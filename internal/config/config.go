@@ -76,6 +76,8 @@ type Config struct {
 	// InFlightLimit is how many messages of one queue a consumer group may have
 	// under lease; 0: no limit (in_flight_limit).
 	InFlightLimit int
+	// Lite bounds lite topics.
+	Lite Lite
 	// MaxWaitingReceives is how many receives may wait for messages at a time,
 	// fewer where the memory limit, or else the machine's memory, leaves no room for
 	// them; 0: no limit (max_waiting_receives).
@@ -313,6 +315,7 @@ func Default() Config {
 		ShutdownTimeout:  30 * time.Second,
 
 		InFlightLimit:      20_000,
+		Lite:               Lite{Topics: 2_000_000, ClientSubscriptions: 2000, Subscriptions: 100_000},
 		MaxWaitingReceives: 100_000,
 		MaxSessions:        100_000,
 
@@ -325,4 +328,16 @@ func Default() Config {
 		Tracing: Tracing{Ratio: 0.01},
 		Log:     Log{Level: slog.LevelInfo, Format: LogText},
 	}
+}
+
+// Lite bounds lite topics and what clients subscribe to of them; 0: no limit.
+type Lite struct {
+	// Topics is how many lite topics one topic may have (lite.topics).
+	Topics int
+	// ClientSubscriptions is how many lite topics one client of a group may subscribe to
+	// (lite.client_subscriptions), from 1: clients are told.
+	ClientSubscriptions int
+	// Subscriptions is how many lite topics all clients together may subscribe to, each
+	// counted for each client (lite.subscriptions), from 1.
+	Subscriptions int
 }

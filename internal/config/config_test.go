@@ -104,7 +104,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tls-client-auth=require", "--tls-client-ca=ca",
 		"--proxy-protocol=required", "--listeners=[{listen: ':4', advertise: h:5, proxy_protocol: optional}, {listen: '[::1]:6'}]",
 		"--max-connections=7", "--max-delay=5h", "--delivery-memory=8MiB", "--shutdown-timeout=8s",
-		"--memory-limit=1GiB", "--in-flight-limit=7", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h",
+		"--memory-limit=1GiB", "--in-flight-limit=7", "--lite-topics=11", "--lite-client-subscriptions=12", "--lite-subscriptions=13", "--max-waiting-receives=8", "--max-sessions=9", "--auto-create-limit=6", "--renew-slice=10s", "--renew-max=1h",
 		"--transactions-first-check=7s", "--transactions-check-interval=8s", "--transactions-max-check-interval=9s", "--transactions-max-checks=3", "--transactions-remember=2h",
 		"--metrics-max-topics=7",
 		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
@@ -128,7 +128,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		LongPollingMax: 5 * time.Second, SessionTimeout: 2 * time.Minute, ShutdownTimeout: 8 * time.Second,
 		Renew: Renew{Slice: 10 * time.Second, Max: time.Hour},
 
-		MemoryLimit: 1 << 30, InFlightLimit: 7, MaxWaitingReceives: 8, MaxSessions: 9, AutoCreateLimit: 6,
+		MemoryLimit: 1 << 30, InFlightLimit: 7, Lite: Lite{Topics: 11, ClientSubscriptions: 12, Subscriptions: 13}, MaxWaitingReceives: 8, MaxSessions: 9, AutoCreateLimit: 6,
 
 		Transactions: Transactions{FirstCheck: 7 * time.Second, CheckInterval: 8 * time.Second, MaxCheckInterval: 9 * time.Second, MaxChecks: 3, Remember: 2 * time.Hour},
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -244,6 +245,13 @@ func (c Config) validateSizes() error {
 		}
 	}
 	if err := within("in_flight_limit", c.InFlightLimit, 0, maxCount); err != nil {
+		return err
+	}
+	if err := cmp.Or(
+		within("lite.topics", c.Lite.Topics, 0, maxCount),
+		within("lite.client_subscriptions", c.Lite.ClientSubscriptions, 1, maxCount),
+		within("lite.subscriptions", c.Lite.Subscriptions, 1, maxCount),
+	); err != nil {
 		return err
 	}
 	if err := within("max_waiting_receives", c.MaxWaitingReceives, 0, maxCount); err != nil {

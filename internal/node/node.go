@@ -228,7 +228,7 @@ func (n *node) openTiers() (err error) {
 		Dir: storeDir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
-		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(), Transactions: n.transactions(),
+		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(), Transactions: n.transactions(), LiteTopics: n.cfg.Lite.Topics, LiteTTL: n.liteTTL,
 		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	})
 	if err != nil {
@@ -267,6 +267,7 @@ func (n *node) buildServer() (err error) {
 	n.proxy, err = proxy.New(proxy.Options{
 		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, Transactions: &n.late.halves, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxDelay: n.cfg.MaxDelay, DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
+		LiteClientQuota: n.cfg.Lite.ClientSubscriptions, LiteTotalQuota: n.cfg.Lite.Subscriptions,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,
 		MaxSessions: n.cfg.MaxSessions, SettingsMemory: n.memory.settings, SessionTimeout: n.cfg.SessionTimeout, RenewSlice: n.cfg.Renew.Slice, RenewLimit: n.cfg.Renew.Max,
 		CompileFilter: func(expression string) (mq.Filter, error) { return filter.Compile(expression) },

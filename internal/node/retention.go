@@ -45,6 +45,21 @@ func (n *node) retentionOf(id mq.TopicID) (age time.Duration, known bool) {
 	return t.Retention, true
 }
 
+// liteTTL returns how long the lite topics of a topic live that nobody writes to; 0: for
+// ever, and as long as the topic is not known.
+func (n *node) liteTTL(id mq.TopicID) time.Duration {
+	select {
+	case <-n.recovered:
+	default:
+		return 0
+	}
+	t, err := n.router.TopicByID(id)
+	if err != nil {
+		return 0
+	}
+	return t.LiteTTL
+}
+
 // watermark leaves a disk that may fill up to its end without a limit.
 func watermark(w config.Watermark) shard.Watermark {
 	if w.Off() {

@@ -58,6 +58,7 @@ func FromProto(m *rmqpb.Message, a Arrival) *mq.Message {
 		Tag:        sys.GetTag(),
 		Type:       mq.MessageType(sys.GetMessageType()),
 		Group:      sys.GetMessageGroup(),
+		Lite:       sys.GetLiteTopic(),
 		Properties: buf[:properties:properties],
 		System:     buf[properties:],
 		Body:       m.GetBody(),

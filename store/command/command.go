@@ -44,6 +44,11 @@ const (
 	KindEndTransaction Kind = 19 // commit a half message, or roll it back
 	KindChecked        Kind = 20 // producers were asked about their half messages
 	KindSetOffset      Kind = 21 // move the progress of a group
+
+	KindLiteSubscribe Kind = 22 // make lite topics known to a group
+	KindLitePop       Kind = 23
+	KindLiteExpire    Kind = 24 // end the lives of lite topics
+	KindLiteTrim      Kind = 25 // remove messages of lite topics
 )
 
 var kindNames = [...]string{
@@ -53,7 +58,8 @@ var kindNames = [...]string{
 	KindSend: "send", KindPopSelect: "pop-select",
 	KindFire: "fire", KindPendingChange: "pending-change", KindPendingMove: "pending-move",
 	KindEndTransaction: "end-transaction", KindChecked: "checked",
-	KindSetOffset: "set-offset",
+	KindSetOffset:     "set-offset",
+	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
 }
 
 // String returns the name of the kind.

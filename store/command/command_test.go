@@ -73,7 +73,50 @@ func samples() map[command.Kind]encoder {
 		command.KindSetOffset: &command.SetOffset{
 			Time: 1, Topic: 2, Group: 3, Drop: true, Queues: []command.QueueSet{{Queue: 4, Offset: 1 << 40}, {Queue: 5}},
 		},
+		command.KindLiteSubscribe: &command.LiteSubscribe{
+			Time: 1, Topic: 2, Group: 3, Place: mq.LitePlace{Start: mq.LiteTail, Value: 1 << 40, Again: true}, Limit: 4, Names: []string{"a", "b-c_d"},
+		},
+		command.KindLitePop: &command.LitePop{
+			Pop:    command.Pop{Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5},
+			Queues: []mq.QueueID{mq.FirstLiteQueue, mq.FirstLiteQueue + 9},
+		},
+		command.KindLiteExpire: &command.LiteExpire{Time: 1, Topic: 2, Before: 1 << 40, Limit: 3},
+		command.KindLiteTrim:   &command.LiteTrim{Time: 1, Topic: 2, Before: -1 << 40, Pos: 1 << 41, Limit: 3},
 	}
+}
+
+// liteSend is a send to a lite topic: what it has beside others belongs to its messages.
+func liteSend() *command.Send {
+	return &command.Send{Time: 1, Topic: 2, Window: 4, Messages: []*mq.Message{
+		{ID: "one", Type: mq.Lite, Body: []byte("body"), Content: 9, Lite: "a", LiteLimit: 7},
+		{ID: "two", Type: mq.Lite, Body: []byte("body"), Content: 9, Lite: "a", LiteLimit: 7},
+	}}
+}
+
+func TestASendToALiteTopicDecodesToWhatWasEncoded(t *testing.T) {
+	c := liteSend()
+	payload := c.Append(nil)
+	require.LessOrEqual(t, len(payload), c.Size())
+	again, err := decode(command.KindSend, payload)
+	require.NoError(t, err)
+	require.Equal(t, payload, again)
+	const golden = "0000000000000001000000020000000000000000000000040200000011100d87e70503000000006f6e65626f6479000000000000000901610000000700000011800162bb05030000000074776f626f64790000000000000009016100000007"
+	require.Equal(t, golden, hex.EncodeToString(payload), "it is on disks")
+	v, err := command.ViewSend(payload)
+	require.NoError(t, err)
+	name, limit, err := v.Lite()
+	require.NoError(t, err)
+	require.Equal(t, "a", string(name))
+	require.EqualValues(t, 7, limit)
+	for n := range payload {
+		_, err := decode(command.KindSend, payload[:n])
+		require.ErrorIs(t, err, command.ErrCorrupt, "cut to %d bytes", n)
+	}
+	c.Messages[1].Lite = "b"
+	v, err = command.ViewSend(c.Append(nil))
+	require.NoError(t, err)
+	_, _, err = v.Lite()
+	require.ErrorIs(t, err, command.ErrCorrupt)
 }
 
 // decode decodes a payload and encodes what it found.
@@ -165,6 +208,18 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindSetOffset:
 		c, err := command.DecodeSetOffset(payload)
+		return c.Append(nil), err
+	case command.KindLiteSubscribe:
+		c, err := command.DecodeLiteSubscribe(payload)
+		return c.Append(nil), err
+	case command.KindLitePop:
+		c, err := command.DecodeLitePop(payload)
+		return c.Append(nil), err
+	case command.KindLiteExpire:
+		c, err := command.DecodeLiteExpire(payload)
+		return c.Append(nil), err
+	case command.KindLiteTrim:
+		c, err := command.DecodeLiteTrim(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)

@@ -93,6 +93,23 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			queues[i] = q.String()
 		}
 		return []slog.Attr{id("topic", c.Topic), id("group", c.Group), slog.Bool("drop", c.Drop), slog.Any("queues", queues)}, err
+	case KindLiteSubscribe:
+		c, err := DecodeLiteSubscribe(payload)
+		return []slog.Attr{
+			id("topic", c.Topic), id("group", c.Group), slog.String("start", c.Place.Start.String()), slog.Int64("value", c.Place.Value),
+			slog.Bool("again", c.Place.Again), slog.Uint64("limit", uint64(c.Limit)), slog.Any("lite_topics", c.Names),
+		}, err
+	case KindLitePop:
+		c, err := DecodeLitePop(payload)
+		return append(describePop(&c.Pop), slog.Any("queues", c.Queues)), err
+	case KindLiteExpire:
+		c, err := DecodeLiteExpire(payload)
+		return []slog.Attr{id("topic", c.Topic), slog.Time("before", time.Unix(0, c.Before).UTC()), slog.Int("limit", int(c.Limit))}, err
+	case KindLiteTrim:
+		c, err := DecodeLiteTrim(payload)
+		return []slog.Attr{
+			id("topic", c.Topic), slog.Time("before", time.Unix(0, c.Before).UTC()), slog.Uint64("position", c.Pos), slog.Int("limit", int(c.Limit)),
+		}, err
 	case KindDrop:
 		c, err := DecodeDrop(payload)
 		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err
@@ -142,12 +159,12 @@ func describeChange(payload []byte) ([]slog.Attr, error) {
 	changes := make([]string, 0, v.Count)
 	for range v.Count {
 		c := v.Next()
-		changes = append(changes, fmt.Sprintf("%s %s invisible=%s", c.LeaseRef, reasons[c.Reason&3], time.Duration(c.Invisible)))
+		changes = append(changes, fmt.Sprintf("%s %s invisible=%s", c.LeaseRef, reasons[c.Reason&7], time.Duration(c.Invisible)))
 	}
 	return []slog.Attr{id("topic", v.Topic), id("group", v.Group), slog.Any("changes", changes)}, nil
 }
 
-var reasons = [4]string{mq.Extend: "extend", mq.Renew: "renew", mq.Nack: "nack", mq.GiveBack: "give-back"}
+var reasons = [8]string{mq.Extend: "extend", mq.Renew: "renew", mq.Nack: "nack", mq.GiveBack: "give-back", mq.Suspend: "suspend"}
 
 // String returns queue, offset and pop id.
 func (l LeaseRef) String() string { return fmt.Sprintf("%d/%d@%d", l.Queue, l.Offset, l.PopID) }

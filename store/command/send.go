@@ -31,6 +31,9 @@ func (c *Send) Size() int {
 	n := 8 + 4 + 4 + 8 + binary.MaxVarintLen32
 	for _, m := range c.Messages {
 		n += sendNumbers + messageFraming + m.Size()
+		if m.Type == mq.Lite {
+			n += liteSize(m)
+		}
 	}
 	return n
 }
@@ -54,6 +57,8 @@ func (c *Send) Append(dst []byte) []byte {
 			dst = binary.BigEndian.AppendUint64(dst, uint64(at))
 		case mq.Transaction:
 			dst = binary.BigEndian.AppendUint64(dst, uint64(m.Recovery))
+		case mq.Lite:
+			dst = binary.BigEndian.AppendUint32(appendBytes(dst, m.Lite), m.LiteLimit)
 		}
 	}
 	return dst
@@ -69,6 +74,10 @@ type SentMessage struct {
 	// Recovery is how long after it was stored a half message is asked about first,
 	// in nanoseconds.
 	Recovery int64
+	// Lite is the lite topic of a message of type LITE, and LiteLimit how many the topic
+	// may have on the shard, 0: no limit.
+	Lite      []byte
+	LiteLimit uint32
 }
 
 // A SendView reads an encoded Send without copying.
@@ -106,6 +115,8 @@ func (v *SendView) Next() SentMessage {
 		m.DeliverAt = int64(v.r.u64())
 	case mq.Transaction:
 		m.Recovery = int64(v.r.u64())
+	case mq.Lite:
+		m.lite(&v.r)
 	}
 	return m
 }
@@ -116,6 +127,7 @@ func (v *SendView) Done() error { return v.r.done(KindSend) }
 // apply writes what the encoding has beside the stored form into m.
 func (s *SentMessage) apply(m *mq.Message) {
 	m.Content, m.Recovery = s.Content, time.Duration(s.Recovery)
+	m.Lite, m.LiteLimit = string(s.Lite), s.LiteLimit
 	if s.DeliverAt != 0 {
 		m.DeliverAt = time.Unix(0, s.DeliverAt)
 	}

@@ -45,6 +45,8 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 		return describePending(key, val)
 	case prefixPriority:
 		return describePriority(key, val)
+	case prefixLiteName, prefixLite, prefixLiteOrder:
+		return describeLite(key, val)
 	case prefixProgress, prefixReady:
 		return describeProgress(key, val)
 	}
@@ -187,4 +189,38 @@ func describePending(key, val []byte) (string, []slog.Attr, error) {
 		slog.Time("stored", time.Unix(0, s.StoreTime).UTC()), slog.Time("until", time.Unix(int64(r.Minute)*60, 0).UTC()),
 		slog.Int("queue", int(s.Queue)), slog.Int64("first", int64(s.First)),
 	}, err
+}
+
+func describeLite(key, val []byte) (string, []slog.Attr, error) {
+	switch key[0] {
+	case prefixLiteName:
+		t, name, err := DecodeLiteNameKey(key)
+		if err != nil {
+			return "lite-name", nil, err
+		}
+		attrs := []slog.Attr{slog.Uint64("topic", uint64(t))}
+		if len(name) == 0 {
+			c, err := DecodeLiteCounts(val)
+			return "lite-counts", append(attrs, slog.Int("next", int(c.Next)), slog.Uint64("count", uint64(c.Count))), err
+		}
+		q, err := DecodeQueueID(val)
+		return "lite-name", append(attrs, slog.String("name", string(name)), slog.Int("queue", int(q))), err
+	case prefixLite:
+		q, err := DecodeLiteKey(key)
+		if err != nil {
+			return "lite", nil, err
+		}
+		l, err := DecodeLite(val)
+		return "lite", []slog.Attr{
+			slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)), slog.String("name", string(l.Name)),
+			slog.Int64("min", int64(l.Min)), slog.Int64("next", int64(l.Next)),
+			slog.Time("written", time.Unix(0, l.Written).UTC()), slog.Uint64("oldest", l.Oldest),
+		}, err
+	}
+	q, by, at, err := DecodeLiteOrderKey(key)
+	what := "lite-by-time"
+	if by == LiteByPos {
+		what = "lite-by-position"
+	}
+	return what, []slog.Attr{slog.Uint64("topic", uint64(q.Topic)), slog.Int("queue", int(q.Queue)), slog.Uint64("at", at)}, err
 }

@@ -38,9 +38,12 @@ const (
 	prefixReady     = 'r' // redelivery: group, topic, sequence -> queue, offset
 	prefixSub       = 's' // group, topic -> empty: the group has received from the topic
 	prefixTopic     = 't' // topic -> registration (a command.Topic payload)
+	prefixLiteName  = 'u' // topic, name of a lite topic -> its queue; without a name: how many there are
 	prefixDue       = 'v' // visible-at, group, topic, queue, offset -> empty
 	prefixPendingAt = 'w' // state, time, pending id -> empty
 	prefixUsedUp    = 'x' // waiting for dead-lettering: group, topic, queue, offset -> empty
+	prefixLite      = 'y' // topic, queue of a lite topic -> Lite
+	prefixLiteOrder = 'z' // topic, what it is ordered by, time or position, queue of a lite topic -> empty
 )
 
 // ErrCorrupt is the kind of every error about bytes that are no valid key or value.

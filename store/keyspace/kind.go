@@ -33,7 +33,10 @@ const (
 	KindHeld      Kind = prefixHeld
 	KindRepeat    Kind = prefixRepeat
 
-	KindPriority Kind = prefixPriority
+	KindPriority  Kind = prefixPriority
+	KindLiteName  Kind = prefixLiteName
+	KindLite      Kind = prefixLite
+	KindLiteOrder Kind = prefixLiteOrder
 )
 
 // KindOf returns the kind of a key, which may be one that nobody has defined.

@@ -49,10 +49,16 @@ func (m *Machine) cannotWrite(id mq.TopicID, queue mq.QueueID) error {
 
 // enqueue puts one stored message at the end of a queue.
 func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage, now int64, payload uint64) error {
-	q := &t.queues[queue]
+	q, err := m.queueOf(t, queue)
+	if err != nil {
+		return err
+	}
 	e := keyspace.Entry{
 		Pos: payload + uint64(msg.Start), Size: uint32(msg.Size),
 		StoreTime: now, Group: groupHash(msg.Group), Tag: msg.Tag,
+	}
+	if queue.IsLite() {
+		e.Group = keyspace.LiteLane
 	}
 	m.key = keyspace.AppendEntryKey(m.key[:0], keyspace.Queue{Topic: t.ID, Queue: queue}, q.next)
 	m.val = keyspace.AppendEntry(m.val[:0], &e)
@@ -60,6 +66,10 @@ func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage,
 		return err
 	}
 	q.next++
+	if queue.IsLite() {
+		m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag})
+		return m.wroteLite(keyspace.Queue{Topic: t.ID, Queue: queue}, now, e.Pos)
+	}
 	parked, err := m.parkArrival(t, queue, q.next-1, e.Group)
 	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag, Parked: parked})
 	return err

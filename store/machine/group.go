@@ -28,7 +28,7 @@ type sub struct {
 
 	leased, ready, usedUp       int64
 	parked                      int64
-	lanes                       map[laneID]*lane      // of a group that is FIFO
+	lanes                       map[laneID]*lane      // of a group that is FIFO, and of lite topics
 	tries                       map[uint64]*try       // by the hash of the attempt id; likewise
 	leasedIn, readyIn, parkedIn []int32               // leased, ready and parked by queue; missing is 0
 	usedUpIn                    map[mq.QueueID]usedUp // of the queues that have any
@@ -113,12 +113,21 @@ func (m *Machine) count(s *sub, state keyspace.LeaseState, ref keyspace.Ref, n i
 	switch state {
 	case keyspace.Leased:
 		s.leased += n
+		if queue.IsLite() {
+			return
+		}
 		s.leasedIn = addIn(s.leasedIn, queue, n)
 	case keyspace.Ready:
 		s.ready += n
+		if queue.IsLite() {
+			return
+		}
 		s.readyIn = addIn(s.readyIn, queue, n)
 	case keyspace.Parked:
 		s.parked += n
+		if queue.IsLite() {
+			return
+		}
 		s.parkedIn = addIn(s.parkedIn, queue, n)
 	case keyspace.UsedUp:
 		s.usedUp += n

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -90,6 +91,9 @@ func (m *Machine) leave(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	case len(ln.offsets) == 1:
 		delete(s.lanes, laneID{ref.Queue, l.Lane})
 		ln.offsets = nil
+		if ref.Queue.IsLite() {
+			m.liteReady(ref)
+		}
 		return nil
 	}
 	// What leaves is near the head, and a long lane is not moved for it.
@@ -301,13 +305,15 @@ func (m *Machine) setOrdered(g *command.Group) error {
 
 // disband makes everything ready that is parked.
 func (m *Machine) disband(s *sub) error {
-	s.lanes, s.tries = nil, nil
+	// Lite topics are lanes whatever the group is.
+	maps.DeleteFunc(s.lanes, func(id laneID, _ *lane) bool { return !id.queue.IsLite() })
+	s.tries = nil
 	m.fifo[s.id.Topic] = slices.DeleteFunc(m.fifo[s.id.Topic], func(other *sub) bool { return other == s })
 	if s.parked == 0 {
 		return nil
 	}
 	return m.eachLease(s, func(ref keyspace.Ref, l keyspace.Lease) error {
-		if l.State != keyspace.Parked {
+		if l.State != keyspace.Parked || ref.Queue.IsLite() {
 			return nil
 		}
 		return m.moveUp(s, ref, l)
@@ -318,7 +324,7 @@ func (m *Machine) disband(s *sub) error {
 func (m *Machine) lineUp(s *sub) error {
 	m.fifo[s.id.Topic] = append(m.fifo[s.id.Topic], s)
 	return m.eachLease(s, func(ref keyspace.Ref, l keyspace.Lease) error {
-		if l.State == keyspace.UsedUp {
+		if l.State == keyspace.UsedUp || ref.Queue.IsLite() {
 			return nil
 		}
 		if l.Lane == 0 {

@@ -98,6 +98,9 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		m.val = keyspace.AppendReady(m.val[:0], ref.Queue, ref.Offset)
 		s.readyLast = l.When
 		m.Effects.ready(ref.Sub)
+		if ref.Queue.IsLite() {
+			m.liteReady(ref)
+		}
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 		m.Effects.UsedUp = append(m.Effects.UsedUp, ref)
@@ -265,7 +268,10 @@ func (m *Machine) change(s *sub, ref keyspace.Ref, l keyspace.Lease, now int64, 
 		m.rest(s, ref, &l)
 		return m.put(s, ref, l)
 	}
-	l.Nacked = l.Nacked || c.Reason == mq.Nack
+	if c.Reason == mq.Suspend && !l.Nacked { // repeated, it counts once
+		l.Attempt--
+	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack || c.Reason == mq.Suspend
 	if c.Invisible <= 0 || c.Reason == mq.Nack && l.Attempt >= limit {
 		return m.end(s, ref, l, limit)
 	}

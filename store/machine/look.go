@@ -181,6 +181,9 @@ func (m *Machine) wouldTake(p *pop, ref keyspace.Ref, seq uint64) (bool, error) 
 	if !found || l.State != keyspace.Ready || l.When != seq || l.Attempt >= p.g.MaxAttempts {
 		return true, nil
 	}
+	if ref.Queue.IsLite() {
+		return false, nil // as in redeliver
+	}
 	if !p.everything() {
 		e, found, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
 		if err != nil || !found {

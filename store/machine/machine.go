@@ -66,6 +66,9 @@ type Result struct {
 	// Left says that a pop delivered as much as it may, and that there is more in
 	// the queues or to be delivered again, wanted or not.
 	Left bool
+	// Lites are the queues of the lite topics that were subscribed to, in their order, or
+	// those of which a pop left something that could be delivered.
+	Lites []mq.QueueID
 	// Dropped is how many deliveries a set-offset has ended.
 	Dropped int
 	// Lost is how many redeliveries a pop dropped because their message is no
@@ -74,7 +77,7 @@ type Result struct {
 }
 
 func (r *Result) reset() {
-	*r = Result{Stored: r.Stored[:0], Popped: r.Popped[:0], Settled: r.Settled[:0]}
+	*r = Result{Stored: r.Stored[:0], Popped: r.Popped[:0], Settled: r.Settled[:0], Lites: r.Lites[:0]}
 }
 
 // A Popped is one message that a pop delivered, and where to read it.
@@ -105,6 +108,11 @@ type Effects struct {
 	Halves []HalfDue
 	// GivenUp lists the half messages whose producers are asked no more.
 	GivenUp []mq.PendingID
+	// Lites lists the lite topics that may have something for somebody, LiteMade those that
+	// came into being, and LiteGone those whose life has ended: queue 0 is all of a topic.
+	Lites    []LiteEvent
+	LiteMade []LiteMade
+	LiteGone []keyspace.Queue
 	// Gone says that a topic or group was deleted.
 	Gone bool
 	// Topics says that a topic was registered, changed or deleted.
@@ -143,7 +151,7 @@ type Arrival struct {
 func (e *Effects) Reset() {
 	*e = Effects{
 		Arrived: e.Arrived[:0], Ready: e.Ready[:0], Freed: e.Freed[:0], UsedUp: e.UsedUp[:0], Expired: e.Expired[:0],
-		Halves: e.Halves[:0], GivenUp: e.GivenUp[:0],
+		Halves: e.Halves[:0], GivenUp: e.GivenUp[:0], Lites: e.Lites[:0], LiteMade: e.LiteMade[:0], LiteGone: e.LiteGone[:0],
 	}
 }
 
@@ -179,6 +187,7 @@ type Machine struct {
 
 	pendings pendings
 	repeats  repeats
+	lites    lites
 
 	// Effects grows with every Apply; the caller resets it.
 	Effects Effects
@@ -204,6 +213,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		withUsedUp: map[keyspace.Sub]*sub{},
 
 		leases: map[keyspace.Ref]keyspace.Lease{},
+		lites:  newLites(),
 		due:    newDue(time.Second),
 	}
 	if err := m.load(); err != nil {
@@ -307,7 +317,7 @@ func (m *Machine) load() error {
 			return fmt.Errorf("%w: lease of group %d without a subscription to topic %d", keyspace.ErrCorrupt, ref.Group, ref.Topic)
 		}
 		m.count(s, l.State, ref, 1)
-		if l.Lane != 0 && l.State != keyspace.UsedUp && m.ordered(ref.Group) {
+		if l.Lane != 0 && l.State != keyspace.UsedUp && (m.ordered(ref.Group) || ref.Queue.IsLite()) {
 			s.join(ref, l.Lane)
 		}
 		switch l.State {
@@ -421,6 +431,14 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyDrop(rec)
 	case command.KindSetOffset:
 		err = m.applySetOffset(rec, res)
+	case command.KindLiteSubscribe:
+		err = m.applyLiteSubscribe(rec, res)
+	case command.KindLitePop:
+		err = m.applyLitePop(rec, res)
+	case command.KindLiteExpire:
+		err = m.applyLiteExpire(rec, res)
+	case command.KindLiteTrim:
+		err = m.applyLiteTrim(rec, res)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}
@@ -468,6 +486,7 @@ func (m *Machine) Commit() error {
 	m.deleted = m.deleted[:0]
 	m.repeats.committed()
 	clear(m.pendings.fresh)
+	m.lites.committed()
 	if len(m.leases) > leaseCache {
 		clear(m.leases)
 	}

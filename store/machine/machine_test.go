@@ -94,7 +94,8 @@ func (h *history) crash() {
 }
 
 func answer(res *machine.Result) string {
-	return fmt.Sprintf("%v %v %d %v %d %v %d %v %v %d %d", res.Err, res.Stored, res.First, res.Popped, res.PopID, res.More, res.After, res.Settled, res.Full, res.Trimmed, res.Dropped)
+	return fmt.Sprintf("%v %v %d %v %d %v %d %v %v %d %d %v %d", res.Err, res.Stored, res.First, res.Popped, res.PopID, res.More, res.After, res.Settled, res.Full,
+		res.Trimmed, res.Dropped, res.Lites, res.Ended)
 }
 
 type encoder interface{ Append([]byte) []byte }

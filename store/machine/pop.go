@@ -218,6 +218,9 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 	if !found || l.State != keyspace.Ready || l.When != seq {
 		return true, m.delReady(p.s, ref, seq)
 	}
+	if ref.Queue.IsLite() {
+		return false, nil // that is for those who have subscribed to it
+	}
 	if ln := p.s.laneOf(ref.Queue, l.Lane); p.ordered && ln != nil {
 		return m.popLane(p, ref, ln)
 	}

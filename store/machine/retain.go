@@ -82,6 +82,9 @@ func (m *Machine) purge(t *topic, res *Result) error {
 			return err
 		}
 	}
+	if err := m.dropLites(t.ID, true); err != nil {
+		return err
+	}
 	// The order of the map does not matter: each subscription has keys of its own.
 	for id, s := range m.subs {
 		if id.Topic != t.ID || s.leased+s.ready+s.usedUp+s.parked == 0 {

@@ -29,6 +29,15 @@ func (m *Machine) applySend(rec Record, res *Result) error {
 	if err := m.forgetRepeats(v.Time); err != nil {
 		return err
 	}
+	name, limit, err := v.Lite()
+	if err != nil {
+		return err
+	}
+	if name != nil {
+		if v.Queue, res.Err, err = m.ensureLite(t, name, limit, v.Time); res.Err != nil || err != nil {
+			return err
+		}
+	}
 	for i := range v.Count {
 		msg := v.Next()
 		stored, err := m.store(t, &v, &msg, &rec, i)
@@ -48,7 +57,11 @@ func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage,
 			return Stored{Sent: sent, Repeated: true}, err
 		}
 	}
-	sent, next := keyspace.Sent{StoreTime: v.Time, Queue: v.Queue}, t.queues[v.Queue].next
+	q, err := m.queueOf(t, v.Queue)
+	if err != nil {
+		return Stored{}, err
+	}
+	sent, next := keyspace.Sent{StoreTime: v.Time, Queue: v.Queue}, q.next
 	state, at := waitsFor(msg, v.Time)
 	if state == 0 {
 		sent.Offset = next

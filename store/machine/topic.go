@@ -201,6 +201,9 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	if err := m.delRange(keyspace.AppendTopicEndsPrefix(nil, c.ID)); err != nil {
 		return err
 	}
+	if err := m.dropLites(c.ID, false); err != nil {
+		return err
+	}
 	if err := m.forgetRepeatsOf(c.ID); err != nil {
 		return err
 	}

@@ -185,3 +185,44 @@ func entry(views pebble.Reader, id keyspace.Queue, offset mq.QueueOffset) (keysp
 		return e, err
 	})
 }
+
+// A LiteOldest is the oldest message of all lite topics of a topic.
+type LiteOldest struct {
+	Found     bool
+	Pos       uint64
+	StoreTime int64
+}
+
+// LiteOldest returns the oldest message of the lite topics of a topic.
+func (v *View) LiteOldest(id mq.TopicID) (o LiteOldest, err error) {
+	lower, upper := keyspace.AppendLiteOrderPrefix(nil, id, keyspace.LiteByPos, 0), keyspace.AppendLiteOrderPrefix(nil, id, keyspace.LiteByPos, never)
+	var q keyspace.Queue
+	err = scan(v.snap, lower, upper, func(k, _ []byte) (err error) {
+		q, _, o.Pos, err = keyspace.DecodeLiteOrderKey(k)
+		o.Found = true
+		return errors.Join(err, errStopScan)
+	})
+	if !o.Found || !errors.Is(err, errStopScan) {
+		return o, err
+	}
+	l, found, err := get(v.snap, keyspace.AppendLiteKey(nil, q), keyspace.DecodeLite)
+	if err == nil && !found {
+		err = missingLite(q)
+	}
+	if err != nil {
+		return o, err
+	}
+	e, err := v.Entry(q, l.Min)
+	o.StoreTime = e.StoreTime
+	return o, err
+}
+
+// LiteDue reports whether there is a lite topic of the topic that a LiteExpire with that
+// time would look at.
+func (v *View) LiteDue(id mq.TopicID, before int64) (bool, error) {
+	if before <= 0 {
+		return false, nil
+	}
+	list, err := liteOrdered(v.snap, id, keyspace.LiteByTime, uint64(before), 1)
+	return len(list) > 0, err
+}

@@ -29,6 +29,9 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 	case len(msgs) > command.MaxSend:
 		return nil, fmt.Errorf("append of %d messages, the limit is %d: %w", len(msgs), command.MaxSend, mq.ErrTooLarge)
 	}
+	if err := s.checkLite(topic, msgs); err != nil {
+		return nil, err
+	}
 	r := s.newRequest(command.KindSend)
 	r.topic = topic
 	r.sent = command.Send{Topic: topic.ID, Queue: queue, Window: int64(topic.Dedup), Messages: msgs}
@@ -82,6 +85,7 @@ func fingerprint(m *mq.Message) uint64 {
 	_, _ = d.WriteString(m.ID)
 	_, _ = d.WriteString(m.Tag)
 	_, _ = d.WriteString(m.Group)
+	_, _ = d.WriteString(m.Lite)
 	_, _ = d.Write(m.Properties)
 	_, _ = d.Write(m.Body)
 	return d.Sum64()

@@ -101,6 +101,7 @@ func (s *Shard) loop() {
 				}
 			}
 			s.waiters.wakeAll()
+			s.lites.wakeAll()
 			s.refuseUntilStop()
 			return
 		}
@@ -181,7 +182,7 @@ func (s *Shard) turn(rd *round) error {
 		if r.query != nil {
 			continue // after the commands
 		}
-		r.res = machine.Result{Stored: r.res.Stored[:0], Popped: r.res.Popped[:0], Settled: r.res.Settled[:0]}
+		r.res = machine.Result{Stored: r.res.Stored[:0], Popped: r.res.Popped[:0], Settled: r.res.Settled[:0], Lites: r.res.Lites[:0]}
 		staged, refusal, err := s.stageRequest(rd, r)
 		if err != nil {
 			return err
@@ -353,6 +354,9 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 // lookFirst reports whether the pop could change anything. When it could not, the
 // look is the answer, and nothing is written.
 func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
+	if r.kind == command.KindLitePop {
+		return s.machine.LitePoppable(&r.litePop)
+	}
 	look, err := s.machine.Look(&r.pop)
 	if err != nil {
 		return false, err
@@ -423,12 +427,14 @@ func (s *Shard) wake() {
 	e := &s.machine.Effects
 	s.stats.happened(e)
 	s.looks.hurry(e.Ready)
+	s.lites.happened(e)
 	s.waiters.arrived(e.Arrived)
 	s.pulls.arrived(e.Arrived)
 	s.waiters.ready(e.Ready)
 	s.waiters.freed(e.Freed)
 	if e.Gone {
 		s.waiters.wakeAll()
+		s.lites.wakeAll()
 		s.pulls.ended()
 		signal(s.sweep.wake)
 	}

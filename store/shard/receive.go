@@ -69,6 +69,9 @@ func (s *Shard) Receive(ctx context.Context, r mq.Receive) ([]mq.Delivery, error
 		return nil, context.Cause(s.serving)
 	}
 	defer s.receiving.Done()
+	if r.Lite != "" {
+		return s.receiveLite(ctx, r)
+	}
 	if r.Filter != nil && len(r.Tags) > 0 {
 		return nil, fmt.Errorf("receive with tags and a filter: %w", mq.ErrInvalid)
 	}

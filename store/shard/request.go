@@ -34,6 +34,10 @@ type request struct {
 	pendingChange command.PendingChange
 	drop          command.Drop
 	setOffset     command.SetOffset
+	liteSub       command.LiteSubscribe
+	litePop       command.LitePop
+	liteExpire    command.LiteExpire
+	liteTrim      command.LiteTrim
 
 	submitted int64 // the shard's time when it was put into the queue; none for a query
 	internal  bool  // the shard's own: not counted as somebody's call
@@ -68,7 +72,7 @@ func (r *request) answer(err error) {
 
 // isPop reports whether r is a receive.
 func (r *request) isPop() bool {
-	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect
+	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect || r.kind == command.KindLitePop
 }
 
 // givesBack reports whether r does nothing but give messages back.
@@ -113,6 +117,10 @@ func (r *request) size() int64 {
 		n = r.end.Size()
 	case command.KindChecked:
 		n += len(r.checked.Refs) * checkRefSize
+	case command.KindLiteSubscribe:
+		n = r.liteSub.Size()
+	case command.KindLitePop:
+		n = r.litePop.Size()
 	case command.KindTrim:
 		n += len(r.trim.Queues) * queueTrimSize
 	}
@@ -170,6 +178,18 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindSetOffset:
 		r.setOffset.Time = now
 		return &r.setOffset
+	case command.KindLiteSubscribe:
+		r.liteSub.Time = now
+		return &r.liteSub
+	case command.KindLitePop:
+		r.litePop.Time = now
+		return &r.litePop
+	case command.KindLiteExpire:
+		r.liteExpire.Time = now
+		return &r.liteExpire
+	case command.KindLiteTrim:
+		r.liteTrim.Time = now
+		return &r.liteTrim
 	case command.KindDrop:
 		r.drop.Time = now
 		return &r.drop

@@ -124,7 +124,7 @@ func (s *Shard) admit(kind command.Kind) error {
 		limit, what = m.refuse, "sends"
 	case command.KindTopic:
 		limit, what = m.refuse, "new topics and groups"
-	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter:
+	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter, command.KindLiteSubscribe, command.KindLitePop:
 		limit, what = m.reserve, "receives"
 	case command.KindEndTransaction:
 		limit, what = m.reserve, "ends of transactions"

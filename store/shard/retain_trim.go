@@ -84,6 +84,11 @@ func (r *retainer) trimPage(page []*trimming, now int64, cut cut) error {
 	if err := r.apply(page); err != nil {
 		return err
 	}
+	for _, t := range page {
+		if err := r.trimLites(t, now, cut); err != nil {
+			return err
+		}
+	}
 	r.s.stats.evicted.Add(evicted)
 	err = r.view(func(v *machine.View) error {
 		over, err := r.findKept(v, page, now)
@@ -291,6 +296,13 @@ func (t *trimming) settle(v *machine.View, now int64) error {
 // findFloor notes the position of the first entry that the queues keep.
 func (t *retained) findFloor(v *machine.View, queues []keyspace.Ends, kept []mq.QueueOffset, now int64) error {
 	t.floor, t.held, t.floored = commitlog.Pos(v.State.Pos), false, now
+	lite, err := v.LiteOldest(t.id)
+	if err != nil {
+		return err
+	}
+	if lite.Found && commitlog.Pos(lite.Pos) < t.floor {
+		t.floor, t.held = commitlog.Pos(lite.Pos), true
+	}
 	for i, q := range queues {
 		if kept[i] == q.Next {
 			continue

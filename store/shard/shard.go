@@ -73,6 +73,13 @@ type Options struct {
 	Retention Retention
 	// Transactions say when producers are asked about half messages.
 	Transactions Transactions
+	// LiteTopics bounds how many lite topics each topic may have; 0: no bound.
+	LiteTopics int
+	// LiteTTL is asked how long after it was written to last a lite topic of a topic
+	// lives; 0: for ever. It is called as Retention.Of is. Nil: all live for ever.
+	LiteTTL func(mq.TopicID) time.Duration
+	// LiteInterval is how often the shard looks for lite topics to end: 10 s by default.
+	LiteInterval time.Duration
 	// Interrupt ends Open with ErrInterrupted when it is closed before the log is
 	// replayed. Nothing is lost: the next Open begins where this one did, or later.
 	Interrupt <-chan struct{}
@@ -102,6 +109,9 @@ func (o Options) withDefaults() Options {
 	o.Transactions = o.Transactions.withDefaults()
 	if o.Retention.Interval == 0 {
 		o.Retention.Interval = 10 * time.Second
+	}
+	if o.LiteInterval == 0 {
+		o.LiteInterval = 10 * time.Second
 	}
 	if o.MaxSeries == 0 {
 		o.MaxSeries = 1000
@@ -146,6 +156,7 @@ type Shard struct {
 	waiters  waiters
 	pulls    pulls
 	looks    looks
+	lites    lites
 	unsynced chan struct{} // capacity 1: there is something to flush
 	usedUp   chan struct{} // capacity 1: there is something to dead-letter
 	timed    timed
@@ -223,6 +234,9 @@ func Open(opts Options) (*Shard, error) {
 	s.running.Go(s.deliverTimed)
 	s.running.Go(s.sweepPending)
 	s.running.Go(s.giveUpHalves)
+	if opts.LiteTTL != nil {
+		s.running.Go(s.endLites)
+	}
 	if opts.Flush == FlushAsync {
 		s.running.Go(s.flusher)
 	}

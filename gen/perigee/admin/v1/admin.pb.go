@@ -241,7 +241,9 @@ type Topic struct {
 	Retention *durationpb.Duration `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
 	// How long a message that was sent is known: sent again by then, with the same
 	// id and content, it is not stored again. 0: not at all.
-	Dedup         *durationpb.Duration `protobuf:"bytes,9,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	Dedup *durationpb.Duration `protobuf:"bytes,9,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	// How long after it was written to last a lite topic lives; not set: for ever.
+	LiteTtl       *durationpb.Duration `protobuf:"bytes,12,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -335,6 +337,13 @@ func (x *Topic) GetRetention() *durationpb.Duration {
 func (x *Topic) GetDedup() *durationpb.Duration {
 	if x != nil {
 		return x.Dedup
+	}
+	return nil
+}
+
+func (x *Topic) GetLiteTtl() *durationpb.Duration {
+	if x != nil {
+		return x.LiteTtl
 	}
 	return nil
 }
@@ -494,7 +503,10 @@ type CreateTopicRequest struct {
 	Retention *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
 	// How long a message that was sent is known, up to an hour; 0: not at all; not
 	// set: five minutes.
-	Dedup         *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	Dedup *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	// How long after it was written to last a lite topic lives, from one minute to 30 days;
+	// not set or 0: for ever.
+	LiteTtl       *durationpb.Duration `protobuf:"bytes,10,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -574,6 +586,13 @@ func (x *CreateTopicRequest) GetRetention() *durationpb.Duration {
 func (x *CreateTopicRequest) GetDedup() *durationpb.Duration {
 	if x != nil {
 		return x.Dedup
+	}
+	return nil
+}
+
+func (x *CreateTopicRequest) GetLiteTtl() *durationpb.Duration {
+	if x != nil {
+		return x.LiteTtl
 	}
 	return nil
 }
@@ -694,7 +713,9 @@ type GetTopicResponse struct {
 	// The topic.
 	Topic *Topic `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Its queues, ordered by shard and number.
-	Queues        []*QueueStatus `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
+	Queues []*QueueStatus `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Of a LITE topic: how many lite topics it has, on all shards.
+	LiteTopics    int64 `protobuf:"varint,3,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -741,6 +762,13 @@ func (x *GetTopicResponse) GetQueues() []*QueueStatus {
 		return x.Queues
 	}
 	return nil
+}
+
+func (x *GetTopicResponse) GetLiteTopics() int64 {
+	if x != nil {
+		return x.LiteTopics
+	}
+	return 0
 }
 
 // ListTopicsRequest says which topics to list.
@@ -862,7 +890,9 @@ type UpdateTopicRequest struct {
 	// default of the node.
 	Retention *durationpb.Duration `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
 	// New time for which messages that were sent are known; 0: not at all.
-	Dedup         *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	Dedup *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
+	// New life of lite topics; 0: for ever.
+	LiteTtl       *durationpb.Duration `protobuf:"bytes,10,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -942,6 +972,13 @@ func (x *UpdateTopicRequest) GetRetention() *durationpb.Duration {
 func (x *UpdateTopicRequest) GetDedup() *durationpb.Duration {
 	if x != nil {
 		return x.Dedup
+	}
+	return nil
+}
+
+func (x *UpdateTopicRequest) GetLiteTtl() *durationpb.Duration {
+	if x != nil {
+		return x.LiteTtl
 	}
 	return nil
 }
@@ -1213,8 +1250,13 @@ type Group struct {
 	Start *StartPosition `protobuf:"bytes,7,opt,name=start,proto3" json:"start,omitempty"`
 	// Name of the topic that takes used-up messages, in the same namespace.
 	DeadLetterTopic string `protobuf:"bytes,8,opt,name=dead_letter_topic,json=deadLetterTopic,proto3" json:"dead_letter_topic,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Name of the only topic, in the same namespace, from whose lite topics the group may
+	// receive; empty: any.
+	LiteTopic string `protobuf:"bytes,9,opt,name=lite_topic,json=liteTopic,proto3" json:"lite_topic,omitempty"`
+	// Whether one client of the group at a time has a lite topic.
+	LiteExclusive bool `protobuf:"varint,10,opt,name=lite_exclusive,json=liteExclusive,proto3" json:"lite_exclusive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
@@ -1301,6 +1343,20 @@ func (x *Group) GetDeadLetterTopic() string {
 		return x.DeadLetterTopic
 	}
 	return ""
+}
+
+func (x *Group) GetLiteTopic() string {
+	if x != nil {
+		return x.LiteTopic
+	}
+	return ""
+}
+
+func (x *Group) GetLiteExclusive() bool {
+	if x != nil {
+		return x.LiteExclusive
+	}
+	return false
 }
 
 // RetryPolicy says how often and after which delays a message is delivered again.
@@ -1548,7 +1604,11 @@ type CreateGroupRequest struct {
 	// default number.
 	Retry *RetryPolicy `protobuf:"bytes,4,opt,name=retry,proto3" json:"retry,omitempty"`
 	// Not set means EARLIEST.
-	Start         *StartPosition `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
+	Start *StartPosition `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
+	// Name of the only topic from whose lite topics the group may receive; empty: any.
+	LiteTopic string `protobuf:"bytes,6,opt,name=lite_topic,json=liteTopic,proto3" json:"lite_topic,omitempty"`
+	// Whether one client of the group at a time has a lite topic.
+	LiteExclusive bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3" json:"lite_exclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1616,6 +1676,20 @@ func (x *CreateGroupRequest) GetStart() *StartPosition {
 		return x.Start
 	}
 	return nil
+}
+
+func (x *CreateGroupRequest) GetLiteTopic() string {
+	if x != nil {
+		return x.LiteTopic
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetLiteExclusive() bool {
+	if x != nil {
+		return x.LiteExclusive
+	}
+	return false
 }
 
 // CreateGroupResponse answers CreateGroup.
@@ -1888,7 +1962,11 @@ type UpdateGroupRequest struct {
 	// New retry policy, replaced as a whole.
 	Retry *RetryPolicy `protobuf:"bytes,4,opt,name=retry,proto3,oneof" json:"retry,omitempty"`
 	// New start position; topics that the group has read keep their progress.
-	Start         *StartPosition `protobuf:"bytes,5,opt,name=start,proto3,oneof" json:"start,omitempty"`
+	Start *StartPosition `protobuf:"bytes,5,opt,name=start,proto3,oneof" json:"start,omitempty"`
+	// New topic from whose lite topics alone the group may receive; empty: any.
+	LiteTopic *string `protobuf:"bytes,6,opt,name=lite_topic,json=liteTopic,proto3,oneof" json:"lite_topic,omitempty"`
+	// Whether one client of the group at a time has a lite topic.
+	LiteExclusive *bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3,oneof" json:"lite_exclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1956,6 +2034,20 @@ func (x *UpdateGroupRequest) GetStart() *StartPosition {
 		return x.Start
 	}
 	return nil
+}
+
+func (x *UpdateGroupRequest) GetLiteTopic() string {
+	if x != nil && x.LiteTopic != nil {
+		return *x.LiteTopic
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetLiteExclusive() bool {
+	if x != nil && x.LiteExclusive != nil {
+		return *x.LiteExclusive
+	}
+	return false
 }
 
 // UpdateGroupResponse answers UpdateGroup.
@@ -2580,7 +2672,7 @@ var File_perigee_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1cperigee/admin/v1/admin.proto\x12\x10perigee.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
+	"\x1cperigee/admin/v1/admin.proto\x12\x10perigee.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x03\n" +
 	"\x05Topic\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -2592,7 +2684,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"permission\x18\a \x01(\x0e2\x1c.perigee.admin.v1.PermissionR\n" +
 	"permission\x127\n" +
 	"\tretention\x18\b \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
-	"\x05dedup\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05dedup\"g\n" +
+	"\x05dedup\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05dedup\x124\n" +
+	"\blite_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aliteTtl\"g\n" +
 	"\vShardQueues\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x1f\n" +
 	"\vread_queues\x18\x02 \x01(\x05R\n" +
@@ -2604,7 +2697,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"min_offset\x18\x03 \x01(\x03R\tminOffset\x12\x1d\n" +
 	"\n" +
-	"max_offset\x18\x04 \x01(\x03R\tmaxOffset\"\xb7\x02\n" +
+	"max_offset\x18\x04 \x01(\x03R\tmaxOffset\"\xed\x02\n" +
 	"\x12CreateTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -2614,21 +2707,25 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"permission\x18\x05 \x01(\x0e2\x1c.perigee.admin.v1.PermissionR\n" +
 	"permission\x127\n" +
 	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
-	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedup\"^\n" +
+	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedup\x124\n" +
+	"\blite_ttl\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aliteTtl\"^\n" +
 	"\x13CreateTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
 	"\x0fGetTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"x\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x99\x01\n" +
 	"\x10GetTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x125\n" +
-	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"X\n" +
+	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\x12\x1f\n" +
+	"\vlite_topics\x18\x03 \x01(\x03R\n" +
+	"liteTopics\"X\n" +
 	"\x11ListTopicsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
 	"\x12ListTopicsResponse\x12/\n" +
-	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xf1\x02\n" +
+	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xa7\x03\n" +
 	"\x12UpdateTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
@@ -2639,7 +2736,9 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"permission\x18\x05 \x01(\x0e2\x1c.perigee.admin.v1.PermissionH\x02R\n" +
 	"permission\x88\x01\x01\x127\n" +
 	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
-	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedupB\x0e\n" +
+	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedup\x124\n" +
+	"\blite_ttl\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aliteTtlB\x0e\n" +
 	"\f_read_queuesB\x0f\n" +
 	"\r_write_queuesB\r\n" +
 	"\v_permission\"D\n" +
@@ -2654,7 +2753,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"c\n" +
 	"\x12PurgeTopicResponse\x12\x16\n" +
 	"\x06purged\x18\x01 \x01(\x03R\x06purged\x125\n" +
-	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"\x8f\x02\n" +
+	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"\xd5\x02\n" +
 	"\x05Group\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
@@ -2663,7 +2762,11 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x04fifo\x18\x05 \x01(\bR\x04fifo\x123\n" +
 	"\x05retry\x18\x06 \x01(\v2\x1d.perigee.admin.v1.RetryPolicyR\x05retry\x125\n" +
 	"\x05start\x18\a \x01(\v2\x1f.perigee.admin.v1.StartPositionR\x05start\x12*\n" +
-	"\x11dead_letter_topic\x18\b \x01(\tR\x0fdeadLetterTopic\"\xed\x01\n" +
+	"\x11dead_letter_topic\x18\b \x01(\tR\x0fdeadLetterTopic\x12\x1d\n" +
+	"\n" +
+	"lite_topic\x18\t \x01(\tR\tliteTopic\x12%\n" +
+	"\x0elite_exclusive\x18\n" +
+	" \x01(\bR\rliteExclusive\"\xed\x01\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\x05R\vmaxAttempts\x129\n" +
 	"\n" +
@@ -2689,13 +2792,16 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x05ready\x18\x03 \x01(\x03R\x05ready\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x03R\binFlight\x12\x17\n" +
 	"\aused_up\x18\x05 \x01(\x03R\x06usedUp\x12\x18\n" +
-	"\ablocked\x18\x06 \x01(\x03R\ablocked\"\xc6\x01\n" +
+	"\ablocked\x18\x06 \x01(\x03R\ablocked\"\x8c\x02\n" +
 	"\x12CreateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04fifo\x18\x03 \x01(\bR\x04fifo\x123\n" +
 	"\x05retry\x18\x04 \x01(\v2\x1d.perigee.admin.v1.RetryPolicyR\x05retry\x125\n" +
-	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionR\x05start\"^\n" +
+	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionR\x05start\x12\x1d\n" +
+	"\n" +
+	"lite_topic\x18\x06 \x01(\tR\tliteTopic\x12%\n" +
+	"\x0elite_exclusive\x18\a \x01(\bR\rliteExclusive\"^\n" +
 	"\x13CreateGroupResponse\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.perigee.admin.v1.GroupR\x05group\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
@@ -2708,16 +2814,21 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x11ListGroupsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"E\n" +
 	"\x12ListGroupsResponse\x12/\n" +
-	"\x06groups\x18\x01 \x03(\v2\x17.perigee.admin.v1.GroupR\x06groups\"\xf2\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x17.perigee.admin.v1.GroupR\x06groups\"\xe4\x02\n" +
 	"\x12UpdateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
 	"\x04fifo\x18\x03 \x01(\bH\x00R\x04fifo\x88\x01\x01\x128\n" +
 	"\x05retry\x18\x04 \x01(\v2\x1d.perigee.admin.v1.RetryPolicyH\x01R\x05retry\x88\x01\x01\x12:\n" +
-	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionH\x02R\x05start\x88\x01\x01B\a\n" +
+	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionH\x02R\x05start\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"lite_topic\x18\x06 \x01(\tH\x03R\tliteTopic\x88\x01\x01\x12*\n" +
+	"\x0elite_exclusive\x18\a \x01(\bH\x04R\rliteExclusive\x88\x01\x01B\a\n" +
 	"\x05_fifoB\b\n" +
 	"\x06_retryB\b\n" +
-	"\x06_start\"D\n" +
+	"\x06_startB\r\n" +
+	"\v_lite_topicB\x11\n" +
+	"\x0f_lite_exclusive\"D\n" +
 	"\x13UpdateGroupResponse\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.perigee.admin.v1.GroupR\x05group\"F\n" +
 	"\x12DeleteGroupRequest\x12\x1c\n" +
@@ -2853,70 +2964,73 @@ var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 2: perigee.admin.v1.Topic.permission:type_name -> perigee.admin.v1.Permission
 	40, // 3: perigee.admin.v1.Topic.retention:type_name -> google.protobuf.Duration
 	40, // 4: perigee.admin.v1.Topic.dedup:type_name -> google.protobuf.Duration
-	0,  // 5: perigee.admin.v1.CreateTopicRequest.type:type_name -> perigee.admin.v1.TopicType
-	1,  // 6: perigee.admin.v1.CreateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
-	40, // 7: perigee.admin.v1.CreateTopicRequest.retention:type_name -> google.protobuf.Duration
-	40, // 8: perigee.admin.v1.CreateTopicRequest.dedup:type_name -> google.protobuf.Duration
-	3,  // 9: perigee.admin.v1.CreateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	3,  // 10: perigee.admin.v1.GetTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	5,  // 11: perigee.admin.v1.GetTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
-	3,  // 12: perigee.admin.v1.ListTopicsResponse.topics:type_name -> perigee.admin.v1.Topic
-	1,  // 13: perigee.admin.v1.UpdateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
-	40, // 14: perigee.admin.v1.UpdateTopicRequest.retention:type_name -> google.protobuf.Duration
-	40, // 15: perigee.admin.v1.UpdateTopicRequest.dedup:type_name -> google.protobuf.Duration
-	3,  // 16: perigee.admin.v1.UpdateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
-	5,  // 17: perigee.admin.v1.PurgeTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
-	19, // 18: perigee.admin.v1.Group.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 19: perigee.admin.v1.Group.start:type_name -> perigee.admin.v1.StartPosition
-	40, // 20: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
-	40, // 21: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
-	40, // 22: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
-	2,  // 23: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
-	41, // 24: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
-	19, // 25: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 26: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 27: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	18, // 28: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
-	21, // 29: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
-	18, // 30: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
-	19, // 31: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 32: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 33: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	34, // 34: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
-	39, // 35: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
-	6,  // 36: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
-	8,  // 37: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
-	10, // 38: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
-	12, // 39: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
-	14, // 40: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
-	16, // 41: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
-	22, // 42: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
-	24, // 43: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
-	26, // 44: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
-	28, // 45: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
-	30, // 46: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
-	32, // 47: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
-	35, // 48: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
-	37, // 49: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
-	7,  // 50: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
-	9,  // 51: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
-	11, // 52: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
-	13, // 53: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
-	15, // 54: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
-	17, // 55: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
-	23, // 56: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
-	25, // 57: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
-	27, // 58: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
-	29, // 59: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
-	31, // 60: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
-	33, // 61: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
-	36, // 62: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
-	38, // 63: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
-	50, // [50:64] is the sub-list for method output_type
-	36, // [36:50] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	40, // 5: perigee.admin.v1.Topic.lite_ttl:type_name -> google.protobuf.Duration
+	0,  // 6: perigee.admin.v1.CreateTopicRequest.type:type_name -> perigee.admin.v1.TopicType
+	1,  // 7: perigee.admin.v1.CreateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
+	40, // 8: perigee.admin.v1.CreateTopicRequest.retention:type_name -> google.protobuf.Duration
+	40, // 9: perigee.admin.v1.CreateTopicRequest.dedup:type_name -> google.protobuf.Duration
+	40, // 10: perigee.admin.v1.CreateTopicRequest.lite_ttl:type_name -> google.protobuf.Duration
+	3,  // 11: perigee.admin.v1.CreateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	3,  // 12: perigee.admin.v1.GetTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	5,  // 13: perigee.admin.v1.GetTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
+	3,  // 14: perigee.admin.v1.ListTopicsResponse.topics:type_name -> perigee.admin.v1.Topic
+	1,  // 15: perigee.admin.v1.UpdateTopicRequest.permission:type_name -> perigee.admin.v1.Permission
+	40, // 16: perigee.admin.v1.UpdateTopicRequest.retention:type_name -> google.protobuf.Duration
+	40, // 17: perigee.admin.v1.UpdateTopicRequest.dedup:type_name -> google.protobuf.Duration
+	40, // 18: perigee.admin.v1.UpdateTopicRequest.lite_ttl:type_name -> google.protobuf.Duration
+	3,  // 19: perigee.admin.v1.UpdateTopicResponse.topic:type_name -> perigee.admin.v1.Topic
+	5,  // 20: perigee.admin.v1.PurgeTopicResponse.queues:type_name -> perigee.admin.v1.QueueStatus
+	19, // 21: perigee.admin.v1.Group.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 22: perigee.admin.v1.Group.start:type_name -> perigee.admin.v1.StartPosition
+	40, // 23: perigee.admin.v1.RetryPolicy.customized:type_name -> google.protobuf.Duration
+	40, // 24: perigee.admin.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
+	40, // 25: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
+	2,  // 26: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
+	41, // 27: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
+	19, // 28: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 29: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 30: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	18, // 31: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
+	21, // 32: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
+	18, // 33: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
+	19, // 34: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 35: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 36: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	34, // 37: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
+	39, // 38: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
+	6,  // 39: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
+	8,  // 40: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
+	10, // 41: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
+	12, // 42: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
+	14, // 43: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
+	16, // 44: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
+	22, // 45: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
+	24, // 46: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
+	26, // 47: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
+	28, // 48: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
+	30, // 49: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
+	32, // 50: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
+	35, // 51: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
+	37, // 52: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
+	7,  // 53: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
+	9,  // 54: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
+	11, // 55: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
+	13, // 56: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
+	15, // 57: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
+	17, // 58: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
+	23, // 59: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
+	25, // 60: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
+	27, // 61: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
+	29, // 62: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
+	31, // 63: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
+	33, // 64: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
+	36, // 65: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
+	38, // 66: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
+	53, // [53:67] is the sub-list for method output_type
+	39, // [39:53] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_perigee_admin_v1_admin_proto_init() }

@@ -1,0 +1,115 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/machine"
+)
+
+// liteExpireLimit is how many lite topics one command looks at.
+const liteExpireLimit = 256
+
+// A liteEnder ends the lives of lite topics. It reads the views beside the loop.
+type liteEnder struct {
+	s      *Shard
+	listed uint64 // Shard.topics when topics were listed
+	topics []mq.TopicID
+}
+
+// endLites is the goroutine of a liteEnder.
+func (s *Shard) endLites() {
+	e := &liteEnder{s: s}
+	timer := time.NewTicker(s.opts.LiteInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-s.failed:
+			return
+		case <-timer.C:
+		}
+		if err := e.pass(s.serving); err != nil && s.serving.Err() == nil && s.Err() == nil {
+			s.logger.Warn("lite topics not ended", "error", err)
+		}
+	}
+}
+
+// pass ends what is past its time.
+func (e *liteEnder) pass(ctx context.Context) error {
+	now := e.s.clock.peek()
+	before, err := e.due(now)
+	if err != nil {
+		return err
+	}
+	for _, id := range e.topics {
+		at, due := before[id]
+		if !due {
+			continue
+		}
+		if err := e.end(ctx, id, at); err != nil && !errors.Is(err, mq.ErrTopicNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// due returns the topics that have lite topics to look at, and since when those must not
+// have been written to that end.
+func (e *liteEnder) due(now int64) (before map[mq.TopicID]int64, err error) {
+	v, err := machine.OpenView(e.s.db)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	if changes := e.s.topics.Load(); changes != e.listed {
+		e.topics = e.topics[:0]
+		err := v.Topics(func(t command.Topic) error {
+			e.topics = append(e.topics, t.ID)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		e.listed = changes
+	}
+	before = map[mq.TopicID]int64{}
+	for _, id := range e.topics {
+		ttl := e.s.opts.LiteTTL(id)
+		if ttl <= 0 {
+			continue
+		}
+		at := now - int64(ttl)
+		due, err := v.LiteDue(id, at)
+		if err != nil {
+			return nil, err
+		}
+		if due {
+			before[id] = at
+		}
+	}
+	return before, nil
+}
+
+// end ends lite topics of one topic.
+func (e *liteEnder) end(ctx context.Context, id mq.TopicID, before int64) error {
+	ended := 0
+	for more := true; more; {
+		req := e.s.newRequest(command.KindLiteExpire)
+		req.internal = true
+		req.liteExpire = command.LiteExpire{Topic: id, Before: before, Limit: liteExpireLimit}
+		if err := e.s.do(ctx, req); err != nil {
+			return err
+		}
+		more, ended = req.res.More, ended+req.res.Ended
+		e.s.release(req)
+	}
+	if ended > 0 {
+		e.s.logger.Info("lite topics ended that nobody has written to", "topic_id", id, "lite_topics", ended)
+	}
+	return nil
+}
