@@ -230,7 +230,6 @@ func TestTopicsThatAreRefused(t *testing.T) {
 		{&adminpb.CreateTopicRequest{Name: "a", Queues: mq.MaxQueues + 1}, codes.InvalidArgument, "queues"},
 		{&adminpb.CreateTopicRequest{Name: "a", Permission: 9}, codes.InvalidArgument, "permission"},
 		{&adminpb.CreateTopicRequest{Name: "a", Type: 9}, codes.InvalidArgument, "type"},
-		{&adminpb.CreateTopicRequest{Name: "a", Type: adminpb.TopicType_TOPIC_TYPE_LITE}, codes.Unimplemented, "LITE topics are not supported yet"},
 	} {
 		_, err := s.CreateTopic(ctx, c.req)
 		requireCode(t, c.code, err, c.text)

@@ -23,7 +23,7 @@ var setters = map[rmqpb.MessageType]func(*rmqpb.SystemProperties){
 // storedTypes are the types that are stored.
 var storedTypes = map[rmqpb.MessageType]bool{
 	rmqpb.MessageType_NORMAL: true, rmqpb.MessageType_FIFO: true, rmqpb.MessageType_DELAY: true, rmqpb.MessageType_TRANSACTION: true,
-	rmqpb.MessageType_PRIORITY: true,
+	rmqpb.MessageType_PRIORITY: true, rmqpb.MessageType_LITE: true,
 }
 
 func TestOnlyTheFieldOfItsTypeMayComeWithAMessage(t *testing.T) {
