@@ -122,6 +122,9 @@ func (m *Machine) LitePoppable(c *command.LitePop) (bool, error) {
 	if g == nil || t == nil {
 		return true, nil // the command answers with what is missing
 	}
+	if !m.dirty {
+		m.lites.committed() // looks alone must not fill the memory
+	}
 	id := keyspace.Sub{Group: c.Group, Topic: c.Topic}
 	s := m.subs[id]
 	for _, queue := range c.Queues {
