@@ -36,5 +36,9 @@ func TestHigherPriorityPassesWhatAFilterHasJudgedAhead(t *testing.T) {
 		require.Equal(t, "high", one().ID, "it keeps its priority")
 		require.Equal(t, "middle", one().ID)
 		require.Equal(t, "0-2", one().ID)
+		for _, id := range []string{"a", "b", "c", "d", "e", "f"} { // one more, and it were the turn of the low queue
+			send(t, s, topic, 2, with(id, "n", "1"))
+			require.Equal(t, id, one().ID)
+		}
 	})
 }
