@@ -197,10 +197,6 @@ func invalid(field, value, reason string) error {
 	return &mq.InvalidError{Kind: mq.ErrInvalid, Field: field, Value: mq.Shorten(value), Reason: reason}
 }
 
-func unsupported(text string) error {
-	return status.Error(codes.Unimplemented, text)
-}
-
 // named is a request that names a topic or a group.
 type named interface {
 	GetNamespace() string
