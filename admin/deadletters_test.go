@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
@@ -309,5 +310,29 @@ func TestDeadLettersOfAPriorityTopicGoBackToTheirPriority(t *testing.T) {
 		require.NoError(t, proto.Unmarshal(d.System, &system))
 		require.Nil(t, system.Priority)
 		require.Equal(t, mq.Normal, d.Type)
+	}
+}
+
+// TestDeadLettersOfDelayAndTransactionTopicsGoBackAtOnce: neither their time nor their
+// transaction is waited for again.
+func TestDeadLettersOfDelayAndTransactionTopicsGoBackAtOnce(t *testing.T) {
+	for typ, want := range map[mq.TopicType]mq.MessageType{
+		mq.TopicDelay: mq.Delay, mq.TopicTransaction: mq.Normal, mq.TopicMixed: mq.Normal,
+	} {
+		f := newFixtureOn(t, shards[:1])
+		topic, _, err := f.router.CreateTopic(t.Context(), router.TopicSpec{Resource: mq.Resource{Name: "orders"}, Type: typ, Queues: 1})
+		require.NoError(t, err)
+		g := f.group(t, "g")
+		system, err := proto.Marshal(&rmqpb.SystemProperties{MessageId: "a", MessageType: rmqpb.MessageType(want), DeliveryTimestamp: timestamppb.New(time.Unix(1, 0))})
+		require.NoError(t, err)
+		_, err = f.store.Append(t.Context(), shards[0], topic, 0, []*mq.Message{{ID: "a", Type: want, System: system, Body: []byte("x")}})
+		require.NoError(t, err)
+		for _, d := range f.take(t, topic, g) {
+			require.NoError(t, f.store.DeadLetter(t.Context(), d.Lease))
+		}
+		require.EqualValues(t, 1, f.redrive(t, "g", 0).GetRedriven(), typ)
+		back := f.take(t, topic, g)
+		require.Equal(t, []string{"a"}, ids(back), typ)
+		require.Equal(t, want, back[0].Type)
 	}
 }

@@ -262,7 +262,8 @@ func originOf(dead *mq.Message) (topic string, system *rmqpb.SystemProperties, e
 
 // revive returns the message that a dead letter was, as a topic of the type takes it now.
 // Its properties go on to tell of its death. One with a message group is a FIFO message
-// again, and one with a priority a PRIORITY message, where the topic takes those.
+// again, one with a priority a PRIORITY message, where the topic takes those, and one of
+// a DELAY topic is delivered there at once.
 func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic mq.TopicType) (*mq.Message, error) {
 	alive := *dead
 	switch {
@@ -276,11 +277,17 @@ func revive(dead *mq.Message, system *rmqpb.SystemProperties, topic mq.TopicType
 		return nil, fmt.Errorf("priority %d of the dead letter: must not be negative", system.GetPriority())
 	case topic.Accepts(mq.Priority):
 		alive.Type, system.MessageType = mq.Priority, rmqpb.MessageType_PRIORITY
+	case topic == mq.TopicDelay:
+		// Its time has come long ago: it waits for nothing.
+		alive.Type, system.MessageType = mq.Delay, rmqpb.MessageType_DELAY
 	}
 	if alive.Type != mq.Priority {
 		system.Priority = nil // from a time when the topic was of another type
 	}
-	if !topic.Accepts(alive.Type) {
+	// What was committed once is no half message: it goes back to a TRANSACTION topic as
+	// the NORMAL message that it has become.
+	committed := topic == mq.TopicTransaction && alive.Type == mq.Normal
+	if !topic.Accepts(alive.Type) && !committed {
 		return nil, fmt.Errorf("the topic takes only %s messages, and the dead letter was a %s one", topic, alive.Type)
 	}
 	var err error
