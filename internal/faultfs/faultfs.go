@@ -59,6 +59,11 @@ func (o Op) String() string {
 type FS struct {
 	vfs.FS
 
+	// linking keeps links and what looks at the whole file system apart: MemFS takes a
+	// lock twice in a Link, and a CrashClone that comes in between waits for ever, and so does it.
+	// It is taken after mu.
+	linking sync.Mutex
+
 	mu struct {
 		sync.Mutex
 		next    int
@@ -150,7 +155,9 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 	op.Index = f.mu.next
 	f.mu.next++
 	if f.mu.trace != nil {
+		f.linking.Lock()
 		f.mu.trace(op)
+		f.linking.Unlock()
 	}
 	if f.mu.failAt >= 0 && op.Index >= f.mu.failAt && op.Index-f.mu.failAt < f.mu.failFor {
 		f.mu.fired = true
@@ -168,9 +175,17 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 	}
 	onCrash := f.mu.onCrash
 	f.mu.Unlock()
+	if op.Kind == Link {
+		f.linking.Lock()
+	}
 	err := run(cut)
+	if op.Kind == Link {
+		f.linking.Unlock()
+	}
 	if crash && onCrash != nil {
+		f.linking.Lock()
 		onCrash()
+		f.linking.Unlock()
 	}
 	// What was under way when the crash came may have missed it; nobody lives
 	// to see the answer.
