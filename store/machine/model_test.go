@@ -317,10 +317,12 @@ func (m *model) popChosen(c command.SelectPop, index uint64) (res modelPop, unju
 		return modelPop{}, false, false
 	}
 	s := m.sub(g, c.Topic)
+	// What moves up while messages of an earlier pop turn out to be gone waits for the next pop.
+	ready := s.in(keyspace.Ready)
 	if again := m.popAgain(c, s); len(again.popped) > 0 {
 		return again, false, true
 	}
-	p := &modelPopping{SelectPop: c, m: m, g: g, s: s, queues: queues, ready: s.in(keyspace.Ready), scan: c.Scan}
+	p := &modelPopping{SelectPop: c, m: m, g: g, s: s, queues: queues, ready: ready, scan: c.Scan}
 	p.res.id = mq.PopID(c.Time)
 	if c.Order == command.PriorityOrder && !g.FIFO {
 		p.byPriority()
