@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,32 +177,43 @@ type transactionScript struct {
 	half  map[string]mq.PendingHandle // those that are stored for sure
 	ended map[string]bool             // whether it was committed
 	open  map[string]bool             // perhaps ended
+	// mu guards what clone reads: files are written by other goroutines, too.
+	mu *sync.Mutex
 }
 
 func newTransactionScript(t *testing.T) *transactionScript {
-	return &transactionScript{t: t, topic: numbered(1), half: map[string]mq.PendingHandle{}, ended: map[string]bool{}, open: map[string]bool{}}
+	return &transactionScript{t: t, topic: numbered(1), half: map[string]mq.PendingHandle{}, ended: map[string]bool{}, open: map[string]bool{}, mu: &sync.Mutex{}}
 }
 
 func (c *transactionScript) clone() *transactionScript {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	then := *c
+	then.mu = &sync.Mutex{}
 	then.half, then.ended, then.open = maps.Clone(c.half), maps.Clone(c.ended), maps.Clone(c.open)
 	return &then
 }
 
-func (c *transactionScript) openShard(fs vfs.FS) (err error) {
-	c.s, err = shard.Open(shard.Options{
+func (c *transactionScript) openShard(fs vfs.FS) error {
+	s, err := shard.Open(shard.Options{
 		Name: shardName, FS: fs, Dir: "shard", SegmentSize: 8 << 10, ZeroFill: -1, CacheSize: 1 << 20,
 		Transactions: shard.Transactions{MaxChecks: 2},
 	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.s = s
 	return err
 }
 
 func (c *transactionScript) send(n int) ([]string, error) {
 	var msgs []*mq.Message
 	var names []string
-	for range n {
-		c.n++
-		m := message(fmt.Sprint("m", c.n), "")
+	c.mu.Lock()
+	first := c.n
+	c.n += n
+	c.mu.Unlock()
+	for i := range n {
+		m := message(fmt.Sprint("m", first+1+i), "")
 		m.Type, m.Properties = mq.Transaction, make([]byte, 300)
 		msgs, names = append(msgs, m), append(names, m.ID)
 	}
@@ -209,6 +221,8 @@ func (c *transactionScript) send(n int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i, id := range names {
 		c.half[id] = mq.PendingHandle{Shard: shardName, Topic: c.topic.ID, ID: a[i].Pending, MessageID: id}
 	}
@@ -216,8 +230,13 @@ func (c *transactionScript) send(n int) ([]string, error) {
 }
 
 func (c *transactionScript) end(id string, commit bool) error {
+	c.mu.Lock()
 	c.open[id] = commit
-	err := c.s.EndTransaction(c.t.Context(), c.half[id], commit)
+	handle := c.half[id]
+	c.mu.Unlock()
+	err := c.s.EndTransaction(c.t.Context(), handle, commit)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err == nil {
 		delete(c.open, id)
 		c.ended[id] = commit
