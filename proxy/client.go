@@ -79,9 +79,8 @@ func (c client) resources(names []*rmqpb.Resource) []mq.Resource {
 }
 
 func clientOf(ctx context.Context) client {
-	md, _ := metadata.FromIncomingContext(ctx)
-	first := func(key string) string {
-		if v := md[key]; len(v) > 0 {
+	first := func(key string) string { // all of the metadata would be a copy of all of it
+		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
 			return strings.TrimSpace(v[0])
 		}
 		return ""

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/transport"
 )
 
 // sendWait is how long a request waits for room in the budget, sendQueue how
@@ -34,7 +35,7 @@ func newSendBudget(limit int64) *budget {
 // none; then the error wraps mq.ErrBusy.
 func (s *Server) acquireSend(ctx context.Context, bytes int) (*claim, error) {
 	var conn *account
-	if a := accountsOf(clientOf(ctx).conn); a != nil {
+	if a := accountsOf(transport.ConnectionOf(ctx)); a != nil {
 		conn = &a.sends
 	}
 	c, err := s.sends.acquire(ctx, conn, int64(bytes), sendWait)
