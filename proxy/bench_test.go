@@ -38,10 +38,7 @@ func BenchmarkSendMessage(b *testing.B) {
 				if err := proto.Unmarshal(wire, req); err != nil {
 					b.Fatal(err)
 				}
-				for _, m := range req.GetMessages() { // a message that comes again is not stored
-					sent++
-					m.SystemProperties.MessageId = strconv.Itoa(sent)
-				}
+				number(req, &sent)
 				if res, err := s.SendMessage(ctx, req); err != nil || res.GetStatus().GetCode() != rmqpb.Code_OK {
 					b.Fatal(res, err)
 				}
@@ -49,6 +46,15 @@ func BenchmarkSendMessage(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/msg")
 		})
 	}
+}
+
+// number gives messages ids that none had before: one that comes again is not stored.
+func number(req *rmqpb.SendMessageRequest, sent *int) *rmqpb.SendMessageRequest {
+	for _, m := range req.GetMessages() {
+		*sent++
+		m.SystemProperties.MessageId = strconv.Itoa(*sent)
+	}
+	return req
 }
 
 // discard is a stream that encodes nothing and keeps nothing but receipt handles.
@@ -73,11 +79,11 @@ func BenchmarkReceiveMessage(b *testing.B) {
 	for i := range 32 {
 		req.Messages = append(req.Messages, message("t", fmt.Sprintf("01%032d", i), strings.Repeat("x", 1024)))
 	}
-	received := 0
+	sent, received := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		s.send(b, proto.Clone(req).(*rmqpb.SendMessageRequest).GetMessages()...)
+		s.send(b, number(proto.Clone(req).(*rmqpb.SendMessageRequest), &sent).GetMessages()...)
 		b.StartTimer()
 		d := &discard{ctx: c.ctx(b)}
 		if err := s.ReceiveMessage(c.push(32, 0), d); err != nil {
@@ -95,11 +101,13 @@ func BenchmarkAckMessage(b *testing.B) {
 			s.topic(b, "t")
 			ack := &rmqpb.AckMessageRequest{Group: named("g"), Topic: named("t")}
 			var leased []string
+			sent := 0
 			for b.Loop() {
 				if len(leased) < entries {
 					b.StopTimer()
 					for range 32 {
-						s.send(b, message("t", "1", "x"))
+						sent++
+						s.send(b, message("t", strconv.Itoa(sent), "x"))
 					}
 					for _, d := range s.leased(b, "t", "g", 32, 0) {
 						leased = append(leased, receipt.Encode(d.Lease))
