@@ -155,17 +155,21 @@ type PendingQuery struct {
 	MessageID string
 }
 
-// HashMessageID returns the hash of a message id that pending messages are known by. It
-// never changes.
-func HashMessageID(id string) uint64 {
-	if id == "" {
+// HashName returns the hash by which stored data know a message id, a message group or
+// an attempt id: FNV-1a, and 0 for none at all. It never changes.
+func HashName[T ~string | ~[]byte](name T) uint64 {
+	if len(name) == 0 {
 		return 0
 	}
-	h := uint64(14695981039346656037) // FNV-1a
-	for i := range len(id) {
-		h = (h ^ uint64(id[i])) * 1099511628211
+	return max(fnv1a(name), 1)
+}
+
+func fnv1a[T ~string | ~[]byte](name T) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
 	}
-	return max(h, 1)
+	return h
 }
 
 // A PendingMessage is what an operator wants to know of a pending message.

@@ -232,10 +232,7 @@ func (t *Topic) QueueOf(group string) (shard string, queue QueueID, ok bool) {
 // placeHash is FNV-1a, mixed once more: the lowest bits of FNV alone are those of a
 // few bits of each byte.
 func placeHash(group string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(group) {
-		h = (h ^ uint64(group[i])) * 1099511628211
-	}
+	h := fnv1a(group)
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31

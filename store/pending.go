@@ -47,7 +47,7 @@ func (s *Store) changePending(ctx context.Context, handles []mq.PendingHandle, o
 			places = places[len(page):]
 			refs := make([]command.PendingRef, len(page))
 			for n, i := range page {
-				refs[n] = command.PendingRef{ID: handles[i].ID, Hash: mq.HashMessageID(handles[i].MessageID)}
+				refs[n] = command.PendingRef{ID: handles[i].ID, Hash: mq.HashName(handles[i].MessageID)}
 			}
 			var answers []error
 			if err == nil {
@@ -73,7 +73,7 @@ func (s *Store) Timers(ctx context.Context, shard string, q mq.PendingQuery) ([]
 	}
 	var match func(*keyspace.Pending) bool
 	if q.MessageID != "" {
-		hash := mq.HashMessageID(q.MessageID)
+		hash := mq.HashName(q.MessageID)
 		match = func(p *keyspace.Pending) bool { return p.ID == hash }
 	}
 	return sh.Pending(ctx, q.Topic, keyspace.Timed, q.From, q.Max, match)

@@ -107,7 +107,7 @@ func (s *Store) Transactions(ctx context.Context, shard string, q mq.PendingQuer
 	}
 	var match func(*keyspace.Pending) bool
 	if q.MessageID != "" {
-		hash := mq.HashMessageID(q.MessageID)
+		hash := mq.HashName(q.MessageID)
 		match = func(p *keyspace.Pending) bool { return p.ID == hash }
 	}
 	return sh.Pending(ctx, q.Topic, state, q.From, q.Max, match)

@@ -55,7 +55,7 @@ func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage,
 	}
 	e := keyspace.Entry{
 		Pos: payload + uint64(msg.Start), Size: uint32(msg.Size),
-		StoreTime: now, Group: groupHash(msg.Group), Tag: msg.Tag,
+		StoreTime: now, Group: mq.HashName(msg.Group), Tag: msg.Tag,
 	}
 	if queue.IsLite() {
 		e.Group = keyspace.LiteLane
@@ -73,17 +73,4 @@ func (m *Machine) enqueue(t *topic, queue mq.QueueID, msg command.StoredMessage,
 	parked, err := m.parkArrival(t, queue, q.next-1, e.Group)
 	m.Effects.Arrived = append(m.Effects.Arrived, Arrival{Topic: t.ID, Queue: queue, Size: uint32(msg.Size), Tag: msg.Tag, Parked: parked})
 	return err
-}
-
-// groupHash is FNV-1a of the message group, with 0 kept for messages without
-// one. It is stored, so it never changes.
-func groupHash(group []byte) uint64 {
-	if len(group) == 0 {
-		return 0
-	}
-	h := uint64(14695981039346656037)
-	for _, b := range group {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return max(h, 1)
 }

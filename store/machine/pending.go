@@ -19,10 +19,6 @@ const pendingBits = 10
 // A pending id has room for every message of a send.
 const _ = uint(1<<pendingBits - command.MaxSend)
 
-// idHash is the hash of a message id in the record of a pending message. It is stored,
-// so it never changes.
-func idHash(id []byte) uint64 { return mq.HashMessageID(string(id)) }
-
 // pendingSpan is how exactly the machine knows, without a look at the views, when
 // pending messages are due: they may be years away, and all the times in between cost memory.
 const pendingSpan = time.Minute

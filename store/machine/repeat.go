@@ -131,7 +131,7 @@ func (m *Machine) repeated(topic mq.TopicID, id []byte, content, index uint64, n
 		r.found = r.slots[i].table.find(r.found[:0], hash, index)
 		slices.Sort(r.found)
 		for _, at := range slices.Backward(r.found) {
-			sent, found, err := m.sentIn(keyspace.Repeat{Minute: r.slots[i].minute, Topic: topic, Index: at}, idHash(id), content)
+			sent, found, err := m.sentIn(keyspace.Repeat{Minute: r.slots[i].minute, Topic: topic, Index: at}, mq.HashName(id), content)
 			if err != nil {
 				return first, false, err
 			}

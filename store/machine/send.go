@@ -72,7 +72,7 @@ func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage,
 		sent.Pending = mq.PendingID(rec.Index<<pendingBits | uint64(place))
 		err := m.putPending(sent.Pending, &keyspace.Pending{
 			State: state, Topic: t.ID, Queue: v.Queue, Pos: rec.PayloadPos + uint64(msg.Start), Size: uint32(msg.Size),
-			StoreTime: v.Time, At: at, Recovery: msg.Recovery, ID: idHash(msg.ID),
+			StoreTime: v.Time, At: at, Recovery: msg.Recovery, ID: mq.HashName(msg.ID),
 		})
 		if err != nil {
 			return Stored{}, err
@@ -80,7 +80,7 @@ func (m *Machine) store(t *topic, v *command.SendView, msg *command.SentMessage,
 	}
 	if v.Window > 0 {
 		m.remember(keyspace.Repeat{Minute: lastMinute(v.Time, v.Window), Topic: t.ID, Index: rec.Index}, keyspace.SentMessage{
-			ID: idHash(msg.ID), Content: msg.Content, Place: uint16(place), Pending: sent.Pending != 0,
+			ID: mq.HashName(msg.ID), Content: msg.Content, Place: uint16(place), Pending: sent.Pending != 0,
 		}, v, next)
 	}
 	return Stored{Sent: sent}, nil

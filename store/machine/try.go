@@ -17,7 +17,7 @@ type try struct {
 }
 
 // tryHash is the hash of an attempt id; 0 without one. It is stored, so it never changes.
-func tryHash(attempt string) uint64 { return groupHash([]byte(attempt)) }
+func tryHash(attempt string) uint64 { return mq.HashName(attempt) }
 
 // noteTry notes a lease that can be asked for again.
 func (m *Machine) noteTry(s *sub, ref keyspace.Ref, l keyspace.Lease) {

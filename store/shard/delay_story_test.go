@@ -121,7 +121,7 @@ func (d *delayed) receive(topic string, wait time.Duration) (got []mq.Delivery) 
 func (d *delayed) change(topic string, op command.PendingOp, id string, in time.Duration) error {
 	h := d.handles[topic+"/"+id]
 	at := d.wall.now().Add(in)
-	res, err := d.s.ChangePending(d.t.Context(), h.Topic, []command.PendingRef{{ID: h.ID, Hash: mq.HashMessageID(h.MessageID)}}, op, at)
+	res, err := d.s.ChangePending(d.t.Context(), h.Topic, []command.PendingRef{{ID: h.ID, Hash: mq.HashName(h.MessageID)}}, op, at)
 	require.NoError(d.t, err)
 	if op == command.PostponePending && res[0] == nil {
 		d.due[topic+"/"+id] = at

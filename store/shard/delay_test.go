@@ -124,7 +124,7 @@ func TestHandlesOfOtherMessagesAreRefused(t *testing.T) {
 		a, err := d.s.Append(d.t.Context(), d.topics["a"], 0, []*mq.Message{half})
 		require.NoError(d.t, err)
 		h := d.handles["a/m"]
-		hash := mq.HashMessageID(h.MessageID)
+		hash := mq.HashName(h.MessageID)
 		recall := func(topic mq.TopicID, id mq.PendingID, hash uint64) error {
 			res, err := d.s.ChangePending(d.t.Context(), topic, []command.PendingRef{{ID: id, Hash: hash}}, command.RecallPending, time.Time{})
 			require.NoError(d.t, err)
@@ -162,7 +162,7 @@ func TestPendingMessagesAreListedInTheOrderOfTheirTimes(t *testing.T) {
 			require.Equal(d.t, mq.QueueID(1), m.Queue)
 		}
 		require.Equal(d.t, []string{"m0", "m5", "m1", "m6", "m2", "m7", "m3", "m8", "m4", "m9"}, got)
-		one, next, err := d.s.Pending(d.t.Context(), 1, keyspace.Timed, machine.PendingMark{}, 3, func(p *keyspace.Pending) bool { return p.ID == mq.HashMessageID("m8") })
+		one, next, err := d.s.Pending(d.t.Context(), 1, keyspace.Timed, machine.PendingMark{}, 3, func(p *keyspace.Pending) bool { return p.ID == mq.HashName("m8") })
 		require.NoError(d.t, err)
 		require.Len(d.t, one, 1)
 		require.Equal(d.t, "m8", one[0].MessageID)

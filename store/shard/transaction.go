@@ -77,7 +77,7 @@ func (s *Shard) EndTransaction(ctx context.Context, h mq.PendingHandle, commit b
 	if err != nil {
 		return err
 	}
-	if rec.State == 0 || h.Topic != 0 && rec.Topic != h.Topic || h.MessageID != "" && rec.ID != mq.HashMessageID(h.MessageID) {
+	if rec.State == 0 || h.Topic != 0 && rec.Topic != h.Topic || h.MessageID != "" && rec.ID != mq.HashName(h.MessageID) {
 		return fmt.Errorf("pending message %d: %w", h.ID, mq.ErrUnknownTransaction)
 	}
 	// A look is enough for what does not change any more.
@@ -135,7 +135,7 @@ func (s *Shard) readHalf(id mq.PendingID) (rec keyspace.Pending, msg *mq.Message
 func (s *Shard) CheckAgain(ctx context.Context, handles []mq.PendingHandle) ([]error, error) {
 	refs := make([]command.CheckRef, len(handles))
 	for i, h := range handles {
-		refs[i] = command.CheckRef{ID: h.ID, Hash: mq.HashMessageID(h.MessageID)}
+		refs[i] = command.CheckRef{ID: h.ID, Hash: mq.HashName(h.MessageID)}
 	}
 	return s.note(ctx, command.CheckAgain, refs)
 }
