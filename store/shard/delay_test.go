@@ -248,7 +248,7 @@ func TestDelayedMessagesOutliveTheSegmentsTheyWereWrittenIn(t *testing.T) {
 		var late []string
 		for i := range 20 {
 			late = append(late, fmt.Sprint("late", i))
-			d.send("b", late[i], 48*time.Hour)
+			d.send("b", late[i], 6*time.Hour)
 		}
 		half := message("half", "")
 		half.Type, half.Recovery = mq.Transaction, time.Minute
@@ -277,8 +277,8 @@ func TestDelayedMessagesOutliveTheSegmentsTheyWereWrittenIn(t *testing.T) {
 		require.NoError(d.t, err)
 		require.Equal(d.t, a[0].Pending, pending[0].ID)
 		require.Equal(d.t, "half", pending[0].MessageID, "its bytes are there")
-		for range 12 { // some hours at a time, so that the log goes on meanwhile
-			time.Sleep(4 * time.Hour)
+		for range 12 { // some time at a time, so that the log goes on meanwhile
+			time.Sleep(30 * time.Minute)
 			fill(d.t, d.s, d.topics["a"], 2)
 		}
 		time.Sleep(time.Hour)
@@ -314,6 +314,27 @@ func TestALogThatIsMostlyPendingMessagesIsNotCopiedAgainAndAgain(t *testing.T) {
 		time.Sleep(12 * time.Hour)
 		synctest.Wait()
 		require.EqualValues(d.t, 100, d.s.Stats().Fired)
+	})
+}
+
+func TestALogThatWasKeptForPendingMessagesIsCutWhenTheyAreRecalled(t *testing.T) {
+	opts := shard.Options{SegmentSize: smallSegment, Retention: shard.Retention{Interval: time.Minute, Size: 4 * smallSegment}}
+	inBubble(t, opts, func(d *delayed) {
+		for i := range 100 {
+			m := message(fmt.Sprint("m", i), "")
+			m.Type, m.DeliverAt, m.Body = mq.Delay, time.Now().Add(12*time.Hour), make([]byte, 8<<10)
+			a, err := d.s.Append(d.t.Context(), d.topics["a"], 0, []*mq.Message{m})
+			require.NoError(d.t, err)
+			d.sent("a", m, a[0])
+		}
+		time.Sleep(5 * time.Minute)
+		first := d.s.Stats().LogFirst
+		for i := range 90 {
+			require.NoError(d.t, d.change("a", command.RecallPending, fmt.Sprint("m", i), 0))
+		}
+		time.Sleep(5 * time.Minute)
+		require.Greater(d.t, d.s.Stats().LogFirst, first)
+		require.EqualValues(d.t, 10, d.s.Stats().Timed)
 	})
 }
 

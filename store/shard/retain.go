@@ -23,7 +23,8 @@ type retainer struct {
 	topics map[mq.TopicID]*retained
 	listed uint64 // Shard.topics when topics was made
 	level  level
-	held   bool // the log is kept for pending messages
+	// weighed is the last look at the pending messages in what is to be cut.
+	weighed weighing
 	// unknown is why the disk usage could not be found out the last time.
 	unknown string
 	// pending is where the log may begin, while files from before are not removed yet.

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -17,6 +18,23 @@ import (
 // movePart is the part of what is to go that pending messages may take: when they are
 // more of it, to write them again would free little, and again little the next time.
 const movePart = 0.5
+
+// A weighing is the last one that found pending messages to be too much of the log.
+// Another is not made while nothing has happened since, and not before it has been left
+// alone for weighRest times as long as it took.
+type weighing struct {
+	held     bool
+	begin    commitlog.Pos
+	position uint64 // of what was applied before it
+	at       time.Time
+	took     time.Duration
+}
+
+const weighRest = 50
+
+func (w *weighing) stands(begin commitlog.Pos, position uint64) bool {
+	return w.held && (w.begin == begin && w.position == position || time.Since(w.at) < weighRest*w.took)
+}
 
 // moveAway writes the pending messages again that are in the log before begin, or those
 // in the first segments of that where it is worth it, and returns where the log may begin
@@ -49,6 +67,11 @@ func (r *retainer) moveAway(begin commitlog.SegmentInfo) (commitlog.SegmentInfo,
 // worthMoving returns the last segment, up to begin, that the log may begin with when
 // the pending messages before it are moved.
 func (r *retainer) worthMoving(segments []commitlog.SegmentInfo, begin commitlog.SegmentInfo) (commitlog.SegmentInfo, error) {
+	position := r.s.stats.position.Load()
+	if r.weighed.stands(begin.Base, position) {
+		return segments[0], nil
+	}
+	start := time.Now()
 	bytes := make([]uint64, len(segments)) // of pending messages, by segment
 	at, all := 0, uint64(0)
 	err := r.view(func(v *machine.View) error {
@@ -73,11 +96,11 @@ func (r *retainer) worthMoving(segments []commitlog.SegmentInfo, begin commitlog
 			worth = segments[i+1]
 		}
 	}
-	if held := worth.Base < begin.Base; held != r.held {
-		if r.held = held; held {
-			r.s.logger.Warn("the log is kept for pending messages, which are most of it", "from", worth.Base, "to", begin.Base, "bytes", all)
-		}
+	held := worth.Base < begin.Base
+	if held && !r.weighed.held {
+		r.s.logger.Warn("the log is kept for pending messages, which are most of it", "from", worth.Base, "to", begin.Base, "bytes", all)
 	}
+	r.weighed = weighing{held: held, begin: begin.Base, position: position, at: time.Now(), took: time.Since(start)}
 	return worth, nil
 }
 
