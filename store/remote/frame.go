@@ -41,9 +41,7 @@ func (w *builder) message(n protowire.Number, m *mq.Message) {
 	w.bytes(5, m.Properties)
 	w.bytes(6, m.System)
 	w.bytes(7, m.Body)
-	if !m.DeliverAt.IsZero() {
-		w.int(8, m.DeliverAt.UnixNano())
-	}
+	w.int(8, nanos(m.DeliverAt))
 	w.int(9, int64(m.Recovery))
 	w.string(10, m.Lite)
 	w.end(begun)
@@ -69,7 +67,7 @@ func readMessage(b []byte, m *mq.Message) error {
 		case 7:
 			m.Body = r.bytes()
 		case 8:
-			m.DeliverAt = time.Unix(0, r.int())
+			m.DeliverAt = moment(r.int())
 		case 9:
 			m.Recovery = time.Duration(r.int())
 		case 10:
@@ -146,7 +144,7 @@ func (w *builder) appended(a *mq.Appended) {
 	begun := w.begin(answerAppended)
 	w.int(appendedQueue, int64(a.Queue))
 	w.int(appendedOffset, int64(a.Offset))
-	w.int(appendedTime, a.StoreTime.UnixNano())
+	w.int(appendedTime, nanos(a.StoreTime))
 	w.uint(appendedPending, uint64(a.Pending))
 	w.bool(appendedRepeated, a.Repeated)
 	w.end(begun)
@@ -161,7 +159,7 @@ func readAppended(b []byte, a *mq.Appended) error {
 		case appendedOffset:
 			a.Offset = mq.QueueOffset(r.int())
 		case appendedTime:
-			a.StoreTime = time.Unix(0, r.int())
+			a.StoreTime = moment(r.int())
 		case appendedPending:
 			a.Pending = mq.PendingID(r.uint())
 		case appendedRepeated:
@@ -178,7 +176,7 @@ func (w *builder) delivery(d *mq.Delivery) {
 	w.int(deliveryOffset, int64(d.Lease.Offset))
 	w.fixed(deliveryPopID, uint64(d.Lease.PopID))
 	w.int(deliveryAttempt, int64(d.Lease.Attempt))
-	w.int(deliveryTime, d.StoreTime.UnixNano())
+	w.int(deliveryTime, nanos(d.StoreTime))
 	w.end(begun)
 }
 
@@ -200,7 +198,7 @@ func readDelivery(b []byte, d *mq.Delivery) error {
 		case deliveryAttempt:
 			d.Lease.Attempt = mq.Attempt(r.int())
 		case deliveryTime:
-			d.StoreTime = time.Unix(0, r.int())
+			d.StoreTime = moment(r.int())
 		}
 	}
 	return r.err

@@ -155,21 +155,26 @@ func (st *stream) receive(gs grpc.ServerStream) error {
 		if err := gs.RecvMsg(&f); err != nil {
 			return err
 		}
-		r := reader{b: f.b}
-		for r.next() {
-			switch r.num {
-			case callsCalls:
-				st.call(r.bytes())
-			case callsTaken:
-				r.uints(func(id uint64) { st.settled(id, false) })
-			case callsCancelled:
-				r.uints(func(id uint64) { st.settled(id, true) })
-			}
-		}
-		if r.err != nil {
-			return r.err
+		if err := st.said(f.b); err != nil {
+			return err
 		}
 	}
+}
+
+// said does what the proxy says in one message.
+func (st *stream) said(b []byte) error {
+	r := reader{b: b}
+	for r.next() {
+		switch r.num {
+		case callsCalls:
+			st.call(r.bytes())
+		case callsTaken:
+			r.uints(func(id uint64) { st.settled(id, false) })
+		case callsCancelled:
+			r.uints(func(id uint64) { st.settled(id, true) })
+		}
+	}
+	return r.err
 }
 
 // call begins a call.
