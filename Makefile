@@ -31,7 +31,7 @@ CHURN    ?= 100
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench crashtest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race fuzz sdktest bench benchmarks crashtest torture churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 
 bench: build ## Measure bin/perigee (ARGS=...).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
+
+benchmarks: ## Run every Go benchmark once, to see that they still do.
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./...
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m

@@ -38,6 +38,7 @@ func (m *Machine) applySend(rec Record, res *Result) error {
 			return err
 		}
 	}
+	m.repeats.touch(v)
 	for i := range v.Count {
 		msg := v.Next()
 		stored, err := m.store(t, &v, &msg, &rec, i)
