@@ -39,7 +39,7 @@ func (a *app) standaloneCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", a.getenv("PERIGEE_CONFIG", ""), "configuration `file` (environment: PERIGEE_CONFIG)")
-	config.AddFlags(cmd.Flags())
+	config.AddFlags(cmd.Flags(), config.Standalone)
 	return cmd
 }
 
