@@ -46,7 +46,7 @@ func newFixtureOn(t *testing.T, shards []string) *fixture {
 	r, err := router.Open(router.Options{FS: fs, Dir: "meta", Shards: shards})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: shards}), st, r}
+	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: func() []string { return shards }}), st, r}
 }
 
 // oneClient is the only client that is connected.

@@ -47,7 +47,7 @@ func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*a
 func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTopic, error) {
 	byID := map[mq.TopicID]*adminpb.GroupTopic{}
 	var list []*adminpb.GroupTopic
-	for _, shard := range s.shards {
+	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
 		if err != nil {
 			return nil, err

@@ -82,9 +82,12 @@ var (
 	// write. What was asked may or may not survive a restart.
 	ErrStopped = errors.New("store stopped")
 	// ErrUnavailable: nobody who could answer is reachable, no router or no node that
-	// serves the shard; trying later may succeed. Nothing was done unless the text says
-	// that this is not known.
+	// serves the shard; trying later may succeed. Nothing was done, unless
+	// ErrOutcomeUnknown comes with it.
 	ErrUnavailable = errors.New("unavailable")
+	// ErrOutcomeUnknown: the connection to whoever was asked broke before there was an
+	// answer. It may have been done or not. It comes with ErrUnavailable.
+	ErrOutcomeUnknown = fmt.Errorf("outcome unknown: %w", ErrUnavailable)
 	// ErrNotImplemented: the protocol has the call, this server does not yet.
 	ErrNotImplemented = errors.New("not implemented")
 )

@@ -57,6 +57,7 @@ var kinds = []struct {
 	{routerpb.ErrorKind_ERROR_KIND_STOPPED, mq.ErrStopped, codes.Aborted},
 	{routerpb.ErrorKind_ERROR_KIND_NOT_IMPLEMENTED, mq.ErrNotImplemented, codes.Unimplemented},
 	{routerpb.ErrorKind_ERROR_KIND_UNAVAILABLE, mq.ErrUnavailable, codes.Unavailable},
+	{routerpb.ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN, mq.ErrOutcomeUnknown, codes.Unavailable},
 	{routerpb.ErrorKind_ERROR_KIND_CANCELED, context.Canceled, codes.Canceled},
 	{routerpb.ErrorKind_ERROR_KIND_DEADLINE_EXCEEDED, context.DeadlineExceeded, codes.DeadlineExceeded},
 }
@@ -202,7 +203,7 @@ func FromStatus(err error) error {
 		}
 	}
 	kind := map[codes.Code]error{
-		codes.Unavailable: mq.ErrUnavailable, codes.Unimplemented: mq.ErrNotImplemented,
+		codes.Unavailable: mq.ErrOutcomeUnknown, codes.Unimplemented: mq.ErrNotImplemented,
 		codes.Canceled: context.Canceled, codes.DeadlineExceeded: context.DeadlineExceeded,
 	}[st.Code()]
 	if kind == nil {

@@ -141,14 +141,15 @@ func (c *incoming) received(got []mq.Delivery, room *room, waited time.Duration,
 		w.int(answerWaited, int64(waited))
 	})
 	st.mu.Lock()
-	st.receives[c.id].cancel()
-	if len(got) == 0 {
+	before := st.receives[c.id]
+	before.cancel()
+	if st.receives[c.id] = rc; before.unwanted || len(got) == 0 {
 		delete(st.receives, c.id)
-		room.release()
-	} else {
-		st.receives[c.id] = rc
 	}
 	st.mu.Unlock()
+	if before.unwanted || len(got) == 0 {
+		st.release(rc, len(got) > 0)
+	}
 	st.out.put(b)
 }
 

@@ -140,5 +140,5 @@ func (l *link) forget(c *call) bool {
 func (l *link) unknown() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Errorf("%w: the connection to store node %s broke before it had answered (%w)", mq.ErrUnavailable, l.node, l.err)
+	return fmt.Errorf("%w: the connection to store node %s broke before it had answered (%w)", mq.ErrOutcomeUnknown, l.node, l.err)
 }

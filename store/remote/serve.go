@@ -99,9 +99,10 @@ type stream struct {
 
 // A delivering is a receive whose messages have not arrived at the proxy.
 type delivering struct {
-	cancel context.CancelFunc
-	got    []mq.LeaseChange // to give back
-	room   *room
+	cancel   context.CancelFunc
+	unwanted bool             // nobody waits for it any more
+	got      []mq.LeaseChange // to give back; nil while the receive is under way
+	room     *room
 }
 
 // Calls serves a stream of calls.
@@ -221,17 +222,18 @@ func (st *stream) settled(id uint64, back bool) {
 		st.mu.Unlock()
 		return
 	}
-	running := rc.got == nil
-	if !running {
-		delete(st.receives, id)
+	if rc.got == nil {
+		// What it finds all the same is given back when it is answered.
+		rc.unwanted = rc.unwanted || back
+		st.mu.Unlock()
+		if back {
+			rc.cancel()
+		}
+		return
 	}
+	delete(st.receives, id)
 	st.mu.Unlock()
-	switch {
-	case running && back:
-		rc.cancel() // and what it finds all the same is given back when it is answered
-	case !running:
-		st.release(rc, back)
-	}
+	st.release(rc, back)
 }
 
 // release ends what is kept of a receive that was answered.

@@ -114,7 +114,23 @@ func TestMessagesThatReachNoConsumerAreGivenBack(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			require.ErrorIs(t, <-done, context.Canceled)
+			synctest.Wait()
 			close(found) // although it was ended
+		},
+		"late, and on its way": func(t *testing.T, _ *testNode, c *remote.Client, found chan<- struct{}) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { _, err := receive(ctx, c); done <- err }()
+			synctest.Wait()
+			close(found)
+			cancel()
+			if err := <-done; err == nil { // it has won
+				_, err := c.Receive(t.Context(), "s", mq.Receive{
+					Topic: topic(), Group: group(), Max: 1, Invisible: time.Minute,
+					Reserve: func(context.Context, int) error { return mq.ErrBusy },
+				})
+				require.ErrorIs(t, err, mq.ErrBusy)
+			}
 		},
 		"no room": func(t *testing.T, _ *testNode, c *remote.Client, found chan<- struct{}) {
 			close(found)
@@ -183,6 +199,7 @@ func TestABrokenConnectionIsAClearErrorAndIsMadeAgain(t *testing.T) {
 			synctest.Wait()
 			n.stop()
 			err := <-sent
+			require.ErrorIs(t, err, mq.ErrOutcomeUnknown)
 			require.ErrorIs(t, err, mq.ErrUnavailable)
 			require.ErrorContains(t, err, "before it had answered")
 
@@ -190,6 +207,7 @@ func TestABrokenConnectionIsAClearErrorAndIsMadeAgain(t *testing.T) {
 			_, err = send(t.Context(), c)
 			require.ErrorIs(t, err, mq.ErrUnavailable)
 			require.ErrorContains(t, err, "cannot be reached")
+			require.NotErrorIs(t, err, mq.ErrOutcomeUnknown)
 			require.LessOrEqual(t, time.Since(start), 3*time.Second, "it does not wait for ever")
 			start = time.Now()
 			_, err = send(t.Context(), c)

@@ -90,6 +90,8 @@ const (
 	ErrorKind_ERROR_KIND_NOT_IMPLEMENTED ErrorKind = 29
 	// Nobody who could answer is reachable.
 	ErrorKind_ERROR_KIND_UNAVAILABLE ErrorKind = 30
+	// The connection broke before there was an answer. UNAVAILABLE comes with it.
+	ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN ErrorKind = 31
 	// The caller has given up.
 	ErrorKind_ERROR_KIND_CANCELED ErrorKind = 1001
 	// The time that the caller gave is over.
@@ -130,6 +132,7 @@ var (
 		28:   "ERROR_KIND_STOPPED",
 		29:   "ERROR_KIND_NOT_IMPLEMENTED",
 		30:   "ERROR_KIND_UNAVAILABLE",
+		31:   "ERROR_KIND_OUTCOME_UNKNOWN",
 		1001: "ERROR_KIND_CANCELED",
 		1002: "ERROR_KIND_DEADLINE_EXCEEDED",
 	}
@@ -165,6 +168,7 @@ var (
 		"ERROR_KIND_STOPPED":                 28,
 		"ERROR_KIND_NOT_IMPLEMENTED":         29,
 		"ERROR_KIND_UNAVAILABLE":             30,
+		"ERROR_KIND_OUTCOME_UNKNOWN":         31,
 		"ERROR_KIND_CANCELED":                1001,
 		"ERROR_KIND_DEADLINE_EXCEEDED":       1002,
 	}
@@ -456,7 +460,7 @@ const file_perigee_router_v1_error_proto_rawDesc = "" +
 	"\x05queue\x18\x03 \x01(\x05R\x05queue\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x10\n" +
 	"\x03min\x18\x05 \x01(\x03R\x03min\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x03R\x04next*\xf6\a\n" +
+	"\x04next\x18\x06 \x01(\x03R\x04next*\x96\b\n" +
 	"\tErrorKind\x12\x1a\n" +
 	"\x16ERROR_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_KIND_INVALID\x10\x01\x12\x1c\n" +
@@ -489,7 +493,8 @@ const file_perigee_router_v1_error_proto_rawDesc = "" +
 	"\x15ERROR_KIND_STORE_FULL\x10\x1b\x12\x16\n" +
 	"\x12ERROR_KIND_STOPPED\x10\x1c\x12\x1e\n" +
 	"\x1aERROR_KIND_NOT_IMPLEMENTED\x10\x1d\x12\x1a\n" +
-	"\x16ERROR_KIND_UNAVAILABLE\x10\x1e\x12\x18\n" +
+	"\x16ERROR_KIND_UNAVAILABLE\x10\x1e\x12\x1e\n" +
+	"\x1aERROR_KIND_OUTCOME_UNKNOWN\x10\x1f\x12\x18\n" +
 	"\x13ERROR_KIND_CANCELED\x10\xe9\a\x12!\n" +
 	"\x1cERROR_KIND_DEADLINE_EXCEEDED\x10\xea\aB>Z<github.com/perigee-mq/perigee/gen/perigee/router/v1;routerpbb\x06proto3"
 
