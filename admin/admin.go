@@ -171,6 +171,7 @@ var statuses = []struct {
 	{mq.ErrUnknownTransaction, codes.NotFound},
 	{mq.ErrTransactionEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},
+	{mq.ErrUnavailable, codes.Unavailable},
 	{mq.ErrStopped, codes.Unavailable},
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},

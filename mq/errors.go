@@ -81,6 +81,10 @@ var (
 	// ErrStopped: the store has been closed, or stopped itself after a failed
 	// write. What was asked may or may not survive a restart.
 	ErrStopped = errors.New("store stopped")
+	// ErrUnavailable: nobody who could answer is reachable, no router or no node that
+	// serves the shard; trying later may succeed. Nothing was done unless the text says
+	// that this is not known.
+	ErrUnavailable = errors.New("unavailable")
 	// ErrNotImplemented: the protocol has the call, this server does not yet.
 	ErrNotImplemented = errors.New("not implemented")
 )
