@@ -14,6 +14,8 @@ type snapshot struct {
 	revision  uint64
 	lastTopic mq.TopicID // greatest id ever handed out, dead-letter topics included
 	lastGroup mq.GroupID
+	life      string  // of the metadata; empty: it was not given one yet
+	shards    []Shard // written down, in the order of their names; never changed in place
 
 	// The topic tables hold the dead-letter topics too. No other topic has a
 	// name with mq.DeadLetterPrefix.
