@@ -31,9 +31,11 @@ type contents struct {
 	Last     [2]uint32
 }
 
-func contentsOf(r *Router) contents {
+func contentsOf(r *Router) contents { return contentsOfView(&r.View) }
+
+func contentsOfView(v *View) contents {
 	all := Selection{AllNamespaces: true, DeadLetters: true, SystemGroups: true}
-	s := r.current.Load()
+	s := v.current.Load()
 	return contents{s.listTopics(all), s.listGroups(all), s.shards, s.revision, [2]uint32{uint32(s.lastTopic), uint32(s.lastGroup)}}
 }
 

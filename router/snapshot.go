@@ -130,6 +130,10 @@ func (e *edit) hideTopic(r mq.Resource, id mq.TopicID) {
 
 func (e *edit) putGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource), Value: encodeGroup(g)})
+	e.showGroup(g)
+}
+
+func (e *edit) showGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.with(g.Resource, g)
 	e.next.groupIDs = e.next.groupIDs.with(g.ID, g)
 	e.showTopic(deadLetterTopic(g))
@@ -137,6 +141,10 @@ func (e *edit) putGroup(g *mq.Group) {
 
 func (e *edit) deleteGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource)})
+	e.hideGroup(g)
+}
+
+func (e *edit) hideGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.without(g.Resource)
 	e.next.groupIDs = e.next.groupIDs.without(g.ID)
 	e.hideTopic(g.Resource.DeadLetterTopic(), g.DeadLetter)
