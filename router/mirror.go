@@ -59,6 +59,9 @@ func (p Snapshot) Life() string { return p.s.life }
 // Revision is as in View.
 func (p Snapshot) Revision() uint64 { return p.s.revision }
 
+// LastIDs is as in View.
+func (p Snapshot) LastIDs() (mq.TopicID, mq.GroupID) { return p.s.lastTopic, p.s.lastGroup }
+
 // Superseded returns a channel that is closed when the view has the next snapshot.
 func (p Snapshot) Superseded() <-chan struct{} { return p.s.superseded }
 
