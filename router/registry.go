@@ -44,7 +44,8 @@ type Node struct {
 	// Started is when the process began.
 	Started time.Time
 	// Identity is that of its data directory: a node that comes back with the same one
-	// takes the place of the one before at once.
+	// takes the place of the process before it at once. One that began earlier does not:
+	// two processes over copies of one directory must not take turns.
 	Identity string
 }
 
@@ -79,6 +80,11 @@ func (n *Node) check() error {
 		return invalid("shards", strings.Join(n.Shards, ","), "must name no shard twice")
 	}
 	return nil
+}
+
+// succeeds reports whether n is the same node as other: the same process, or a later one.
+func (n *Node) succeeds(other *Node) bool {
+	return n.Identity != "" && n.Identity == other.Identity && !n.Started.Before(other.Started)
 }
 
 // DefaultLease is how long a node lives without a heartbeat.
@@ -177,7 +183,7 @@ func (r *Registry) Register(node Node) (*Registration, error) {
 	take := func(field, value string, other *Registration) error {
 		switch {
 		case other == nil:
-		case other.node.Identity == node.Identity && node.Identity != "" || !now.Before(other.until):
+		case !now.Before(other.until), node.succeeds(&other.node):
 			former = append(former, other)
 		default:
 			where := ""

@@ -109,6 +109,15 @@ func TestTheSameNodeTakesItsOwnPlaceAtOnce(t *testing.T) {
 		before.Leave()
 		require.Equal(t, []string{"a2"}, namesOf(r.Nodes()))
 
+		earlier := renamed
+		earlier.Started = time.Now().Add(-time.Hour)
+		later := renamed
+		later.Started = time.Now()
+		_, err = r.Register(later)
+		require.NoError(t, err)
+		_, err = r.Register(earlier)
+		require.ErrorIs(t, err, mq.ErrInvalid, "a process over a copy of the directory does not come back")
+
 		nameless := Node{Name: "p", Tier: TierProxy}
 		_, err = r.Register(nameless)
 		require.NoError(t, err)

@@ -2,7 +2,8 @@
 // certificate of its authority (mutual TLS), those that know its token, or, on networks
 // that are trusted, everybody.
 //
-// Both ends of every service between tiers use it. The files are read again while the
+// Both ends of every service between tiers use it, and get with it that a connection whose
+// peer has vanished is given up within seconds. The files are read again while the
 // process runs, so that certificates and tokens can be replaced without a restart; what
 // cannot be read leaves what was read before in force.
 package tiercreds
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -43,6 +45,13 @@ type Options struct {
 	// each of them: to replace a token, let both be there for a while.
 	TokenFile string
 }
+
+// How long a connection may be silent before its peer is asked whether it lives, and how
+// long that answer may take. gRPC does not ask more often than every ten seconds.
+const (
+	aliveAfter  = 10 * time.Second
+	aliveAnswer = 3 * time.Second
+)
 
 // refresh is how long a token is used before its file is looked at again.
 const refresh = 10 * time.Second
@@ -73,7 +82,10 @@ func Server(o Options) ([]grpc.ServerOption, error) {
 	if o.CAFile != "" && o.CertFile == "" {
 		return nil, &mq.InvalidError{Kind: mq.ErrInvalid, Field: "ca", Value: mq.Shorten(o.CAFile), Reason: "needs a certificate and a key of the server"}
 	}
-	var opts []grpc.ServerOption
+	opts := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: aliveAfter, Timeout: aliveAnswer}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: aliveAfter / 2, PermitWithoutStream: true}),
+	}
 	if o.CertFile != "" {
 		f := &files{o: o, server: true}
 		if _, err := f.config(); err != nil {
@@ -100,7 +112,10 @@ func Client(o Options) ([]grpc.DialOption, error) {
 	if o.CertFile != "" && o.CAFile == "" {
 		return nil, &mq.InvalidError{Kind: mq.ErrInvalid, Field: "cert", Value: mq.Shorten(o.CertFile), Reason: "needs a CA by which servers are judged"}
 	}
-	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: aliveAfter, Timeout: aliveAnswer}),
+	}
 	if o.CAFile != "" {
 		f := &files{o: o}
 		if _, err := f.config(); err != nil {

@@ -28,7 +28,7 @@ import (
 type ClientOptions struct {
 	// Addresses are those of all routers, as host:port or as targets of gRPC; at least one.
 	Addresses []string
-	// Dial are options of the connections, credentials among them; see tiercreds.
+	// Dial are options of the connections, those of tiercreds.Client among them.
 	Dial []grpc.DialOption
 	// Node is what the client registers as, with every router; with an empty name it does
 	// not. Its identity is that of Dir.

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
@@ -256,11 +261,33 @@ func TestARouterWithOlderOrOtherMetadataIsRefusedInWords(t *testing.T) {
 	})
 }
 
-func TestASilentRouterIsLeft(t *testing.T) {
+func TestADeadConnectionIsNoticedAndLeft(t *testing.T) {
 	inWorld(t, "r1", func(w *world) {
-		h, c := w.hosts["r1"], w.client("r1")
+		h, wire := w.hosts["r1"], &cable{network: w.network}
+		var log logBuffer
+		c := w.client("r1", wire.on, aStore("n1", "s1"), func(o *ClientOptions) { o.Logger = log.logger() })
 		w.settle(time.Minute)
 		require.NoError(w, c.Err(), "a router that has nothing to say says so")
+		wire.freeze()
+		w.settle(silence - quiet - time.Second)
+		require.NoError(w, c.Err())
+		began := time.Now()
+		_, err := c.Topic(w.Context(), named("missing"))
+		require.ErrorIs(w, err, mq.ErrUnavailable)
+		require.Equal(w, callTimeout, time.Since(began))
+		w.settle(quiet)
+		require.ErrorContains(w, c.Err(), "nothing came for 10s")
+		require.Contains(w, log.String(), "node not registered")
+		require.Empty(w, h.nodes.Nodes().List)
+		w.settle(10 * time.Second)
+		require.NoError(w, c.Err(), "over a new connection")
+		require.Len(w, h.nodes.Nodes().List, 1)
+	})
+}
+
+func TestARouterThatStopsSaysSo(t *testing.T) {
+	inWorld(t, "r1", func(w *world) {
+		h, c := w.hosts["r1"], w.client("r1")
 		h.server.Drain()
 		w.settle(0)
 		require.Error(w, c.Err())
@@ -304,4 +331,61 @@ func TestAddressesAreChecked(t *testing.T) {
 		_, err := Open(ClientOptions{Addresses: addresses})
 		require.ErrorIs(t, err, mq.ErrInvalid)
 	}
+}
+
+// lossy answers the calls of a method with a lost connection, after they were carried out.
+func lossy(method string) grpc.ServerOption {
+	return grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		resp, err := handler(ctx, req)
+		if err == nil && strings.HasSuffix(info.FullMethod, "/"+method) {
+			return nil, status.Error(codes.Unavailable, "connection lost")
+		}
+		return resp, err
+	})
+}
+
+func TestALostAnswerToADeletionIsNotTakenForAnAnswer(t *testing.T) {
+	inWorld(t, "", func(w *world) {
+		h := &host{t: w, name: "r1", fs: vfs.NewMem(), opts: []grpc.ServerOption{lossy("DeleteTopic"), lossy("DeleteGroup")}}
+		w.hosts["r1"] = h
+		h.start(w.network)
+		w.topic(h, "a")
+		_, _, err := h.router.CreateGroup(w.Context(), router.GroupSpec{Resource: named("g")})
+		require.NoError(w, err)
+		c := w.client("r1")
+		_, err = c.DeleteTopic(w.Context(), named("a"))
+		require.ErrorIs(w, err, mq.ErrUnavailable)
+		require.ErrorContains(w, err, "whether it has done so is not known")
+		_, err = c.DeleteGroup(w.Context(), named("g"))
+		require.ErrorContains(w, err, "whether it has done so is not known")
+		w.settle(0)
+		requireSame(w, h.router, c)
+		_, err = c.DeleteTopic(w.Context(), named("a"))
+		require.ErrorIs(w, err, mq.ErrTopicNotFound)
+	})
+}
+
+func TestACreationIsTriedWithTheNextRouter(t *testing.T) {
+	inWorld(t, "", func(w *world) {
+		shared := vfs.NewMem()
+		broken := &host{t: w, name: "r1", fs: shared, opts: []grpc.ServerOption{lossy("CreateTopic")}}
+		w.hosts["r1"] = broken
+		broken.start(w.network)
+		c := w.client("r1 r2")
+		require.Equal(w, "passthrough:///r1", c.Connected())
+		// r2 is another way to the same router.
+		well := &host{t: w, name: "r2", router: broken.router, server: broken.server, nodes: broken.nodes}
+		well.grpc = grpc.NewServer()
+		well.server.Register(well.grpc)
+		lis := bufconn.Listen(1 << 16)
+		well.serving.Go(func() { _ = well.grpc.Serve(lis) })
+		w.network.set("r2", lis)
+		defer func() { well.grpc.Stop(); well.serving.Wait() }()
+		w.settle(10 * time.Second)
+		topic, created, err := c.CreateTopic(w.Context(), router.TopicSpec{Resource: named("a")})
+		require.NoError(w, err)
+		require.False(w, created, "the first router had created it")
+		require.EqualValues(w, 1, topic.ID)
+		requireSame(w, broken.router, c)
+	})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/perigee-mq/perigee/internal/tiercreds"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 )
@@ -64,7 +64,66 @@ type cable struct {
 	network *network
 	mu      sync.Mutex
 	cut     bool
-	conns   []net.Conn
+	conns   []*wire
+}
+
+// A wire is a connection that can go dead without anybody being told.
+type wire struct {
+	net.Conn
+	mu   sync.Mutex
+	dead chan struct{} // nil: it lives
+}
+
+func (w *wire) die() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = make(chan struct{})
+}
+
+func (w *wire) state() chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dead
+}
+
+// Read returns nothing of what comes over a dead wire.
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	if dead := w.state(); dead != nil {
+		<-dead
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// Write over a dead wire seems to work.
+func (w *wire) Write(p []byte) (int, error) {
+	if w.state() != nil {
+		return len(p), nil
+	}
+	return w.Conn.Write(p)
+}
+
+func (w *wire) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dead != nil {
+		select {
+		case <-w.dead:
+		default:
+			close(w.dead)
+		}
+	}
+	return w.Conn.Close()
+}
+
+// freeze lets every connection go dead; new ones can be made.
+func (c *cable) freeze() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.die()
+	}
 }
 
 func (c *cable) dial(ctx context.Context, name string) (net.Conn, error) {
@@ -74,10 +133,12 @@ func (c *cable) dial(ctx context.Context, name string) (net.Conn, error) {
 		return nil, errors.New("network is unreachable")
 	}
 	conn, err := c.network.dial(ctx, name)
-	if err == nil {
-		c.conns = append(c.conns, conn)
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	w := &wire{Conn: conn}
+	c.conns = append(c.conns, w)
+	return w, nil
 }
 
 // pull cuts the process off, plug brings it back.
@@ -99,7 +160,16 @@ func (c *cable) plug() {
 
 // on puts the client on the network by a cable.
 func (c *cable) on(o *ClientOptions) {
-	o.Dial = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(c.dial)}
+	o.Dial = dialing(c.dial)
+}
+
+// dialing returns the options of clients without credentials.
+func dialing(by func(context.Context, string) (net.Conn, error)) []grpc.DialOption {
+	opts, err := tiercreds.Client(tiercreds.Options{})
+	if err != nil {
+		panic(err)
+	}
+	return append(opts, grpc.WithContextDialer(by))
 }
 
 // start starts the host on its file system.
@@ -112,7 +182,12 @@ func (h *host) start(n *network) {
 	h.nodes = router.NewRegistry(router.RegistryOptions{})
 	h.server, err = NewServer(h.t.Context(), ServerOptions{Router: h.router, Registry: h.nodes})
 	require.NoError(h.t, err)
-	h.grpc = grpc.NewServer(h.opts...)
+	opts := h.opts
+	if opts == nil {
+		opts, err = tiercreds.Server(tiercreds.Options{})
+		require.NoError(h.t, err)
+	}
+	h.grpc = grpc.NewServer(opts...)
 	h.server.Register(h.grpc)
 	lis := bufconn.Listen(1 << 16)
 	h.serving.Go(func() { _ = h.grpc.Serve(lis) })
@@ -154,9 +229,7 @@ func inWorld(t *testing.T, names string, f func(w *world)) {
 }
 
 func (w *world) options(addresses string) ClientOptions {
-	opts := ClientOptions{Dial: []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(w.network.dial),
-	}}
+	opts := ClientOptions{Dial: dialing(w.network.dial)}
 	for _, a := range strings.Fields(addresses) {
 		opts.Addresses = append(opts.Addresses, "passthrough:///"+a)
 	}

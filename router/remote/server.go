@@ -67,7 +67,7 @@ func NewServer(ctx context.Context, opts ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Register adds the service to g.
+// Register adds the service to g, which has the options of tiercreds.Server.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	routerpb.RegisterRouterServiceServer(g, &service{Server: s})
 }
