@@ -14,6 +14,8 @@ type snapshot struct {
 	revision  uint64
 	lastTopic mq.TopicID // greatest id ever handed out, dead-letter topics included
 	lastGroup mq.GroupID
+	life      string  // of the metadata; empty: it was not given one yet
+	shards    []Shard // written down, in the order of their names; never changed in place
 
 	// The topic tables hold the dead-letter topics too. No other topic has a
 	// name with mq.DeadLetterPrefix.
@@ -128,6 +130,10 @@ func (e *edit) hideTopic(r mq.Resource, id mq.TopicID) {
 
 func (e *edit) putGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource), Value: encodeGroup(g)})
+	e.showGroup(g)
+}
+
+func (e *edit) showGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.with(g.Resource, g)
 	e.next.groupIDs = e.next.groupIDs.with(g.ID, g)
 	e.showTopic(deadLetterTopic(g))
@@ -135,6 +141,10 @@ func (e *edit) putGroup(g *mq.Group) {
 
 func (e *edit) deleteGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource)})
+	e.hideGroup(g)
+}
+
+func (e *edit) hideGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.without(g.Resource)
 	e.next.groupIDs = e.next.groupIDs.without(g.ID)
 	e.hideTopic(g.Resource.DeadLetterTopic(), g.DeadLetter)

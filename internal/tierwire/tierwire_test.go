@@ -2,9 +2,7 @@ package tierwire
 
 import (
 	"math"
-	"reflect"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -12,41 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	routerpb "github.com/perigee-mq/perigee/gen/perigee/router/v1"
+	"github.com/perigee-mq/perigee/internal/allfields"
 	"github.com/perigee-mq/perigee/mq"
 )
-
-// fill gives every field below v a value of its own that is not zero.
-func fill(t *testing.T, v reflect.Value, n *int) {
-	t.Helper()
-	*n++
-	if v.Type() == reflect.TypeFor[time.Time]() {
-		v.Set(reflect.ValueOf(time.Unix(int64(*n), 123456789).UTC()))
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(t, v.Field(i), n)
-		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		for i := range v.Len() {
-			fill(t, v.Index(i), n)
-		}
-	case reflect.String:
-		v.SetString(string(rune('a' + *n)))
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		v.SetInt(int64(*n))
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		v.SetUint(uint64(*n))
-	case reflect.Float64:
-		v.SetFloat(float64(*n) + 0.5)
-	default:
-		t.Fatalf("a field of kind %s: convert it, and teach this test", v.Kind())
-	}
-}
 
 // roundTrip returns what is left of p on the other side.
 func roundTrip[P proto.Message](t *testing.T, p P) P {
@@ -60,8 +26,7 @@ func roundTrip[P proto.Message](t *testing.T, p P) P {
 
 func TestEveryFieldOfATopicCrosses(t *testing.T) {
 	var topic mq.Topic
-	n := 0
-	fill(t, reflect.ValueOf(&topic).Elem(), &n)
+	allfields.Fill(&topic)
 	got, err := Topic(roundTrip(t, FromTopic(&topic)))
 	require.NoError(t, err)
 	require.Equal(t, topic, *got)
@@ -70,8 +35,7 @@ func TestEveryFieldOfATopicCrosses(t *testing.T) {
 
 func TestEveryFieldOfAGroupCrosses(t *testing.T) {
 	var group mq.Group
-	n := 0
-	fill(t, reflect.ValueOf(&group).Elem(), &n)
+	allfields.Fill(&group)
 	got, err := Group(roundTrip(t, FromGroup(&group)))
 	require.NoError(t, err)
 	require.Equal(t, group, *got)
