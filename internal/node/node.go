@@ -93,8 +93,8 @@ type node struct {
 	health        *health.Server
 	metrics       *metrics
 	tracing       tracing
-	router        metadata
-	messages      messages             // nil in a router
+	router        routerTier
+	messages      storeTier            // nil in a router
 	store         *store.Store         // nil: elsewhere
 	ownRouter     *router.Router       // nil: elsewhere
 	routers       *routerremote.Client // nil: the router is here

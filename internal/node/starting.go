@@ -35,7 +35,7 @@ type (
 	lateAdminRouter  struct{ admin.Router }
 )
 
-func (l *late) set(s messages, r metadata) {
+func (l *late) set(s storeTier, r routerTier) {
 	l.proxyStore.Store, l.adminStore.Store = s, s
 	l.halves.Transactions = s
 	l.proxyRouter.Router, l.adminRouter.Router = r, r

@@ -28,8 +28,8 @@ import (
 // A node runs one tier or all. What it runs itself is opened here; what runs elsewhere is
 // a client of the same methods.
 
-// metadata is the router tier, here or elsewhere.
-type metadata interface {
+// routerTier is the router, here or elsewhere.
+type routerTier interface {
 	admin.Router
 	proxy.Router
 	Watch() *router.Watch
@@ -37,8 +37,8 @@ type metadata interface {
 	Close() error
 }
 
-// messages is the store tier, here or elsewhere.
-type messages interface {
+// storeTier is the store, here or elsewhere.
+type storeTier interface {
 	admin.Store
 	proxy.Store
 	proxy.Transactions

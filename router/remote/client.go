@@ -30,8 +30,8 @@ type ClientOptions struct {
 	Addresses []string
 	// Dial are options of the connections, those of tiercreds.Client among them.
 	Dial []grpc.DialOption
-	// Node is what the client registers as, with every router; with an empty name it does
-	// not. Its identity is that of Dir.
+	// Node is what the client registers as from the beginning, see Register; with an empty
+	// name it does not.
 	Node router.Node
 	// FS and Dir say where the cache lies; nil is the disk, an empty Dir is none. A missing
 	// directory is made.
@@ -52,8 +52,12 @@ type Client struct {
 	routers  []*peer
 	logger   *slog.Logger
 	identity string
-	node     router.Node
-	cache    *cache // nil: none
+	// node is what this process registers as, until registered ends.
+	node       router.Node
+	registered context.Context
+	leave      context.CancelFunc
+	registers  sync.WaitGroup
+	cache      *cache // nil: none
 
 	nodes atomic.Pointer[nodeSet]
 	// connected is the router whose watch has brought all that it had; nil: none.
@@ -100,7 +104,7 @@ func Open(opts ClientOptions) (*Client, error) {
 		return nil, invalid("router", strings.Join(opts.Addresses, ","), "must name at least one address and no empty one")
 	}
 	c := &Client{
-		mirror: router.NewMirror(), logger: cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)), node: opts.Node,
+		mirror: router.NewMirror(), logger: cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		misses: bucket{rate: missRate},
 	}
 	c.mu.problems, c.mu.ready = map[*peer]string{}, make(chan struct{})
@@ -109,7 +113,6 @@ func Open(opts ClientOptions) (*Client, error) {
 	if err := c.load(opts); err != nil {
 		return nil, err
 	}
-	c.node.Identity = c.identity
 	for _, address := range opts.Addresses {
 		dial := append([]grpc.DialOption{
 			grpc.WithNoProxy(),
@@ -126,10 +129,8 @@ func Open(opts ClientOptions) (*Client, error) {
 		c.routers = append(c.routers, &peer{address: address, conn: conn, rpc: routerpb.NewRouterServiceClient(conn)})
 	}
 	c.background.Go(c.follow)
-	if c.node.Name != "" {
-		for _, p := range c.routers {
-			c.background.Go(func() { c.register(p) })
-		}
+	if opts.Node.Name != "" {
+		c.Register(opts.Node)
 	}
 	if c.cache != nil {
 		c.background.Go(c.keep)
@@ -147,6 +148,7 @@ func (c *Client) Close() error {
 	if closed {
 		return nil
 	}
+	c.Leave()
 	c.cancel()
 	c.background.Wait()
 	err := c.closeConnections()

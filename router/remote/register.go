@@ -11,16 +11,38 @@ import (
 	"google.golang.org/grpc"
 
 	routerpb "github.com/perigee-mq/perigee/gen/perigee/router/v1"
+	"github.com/perigee-mq/perigee/router"
 )
 
 type registerStream = grpc.BidiStreamingClient[routerpb.RegisterRequest, routerpb.RegisterResponse]
 
+// Register makes the process known as a node to every router, each as soon as it answers,
+// until Leave or Close. The node's identity is that of the directory of the client. It is
+// called once.
+func (c *Client) Register(node router.Node) {
+	node.Identity = c.identity
+	c.node = node
+	c.registered, c.leave = context.WithCancel(c.ctx)
+	for _, p := range c.routers {
+		c.registers.Go(func() { c.register(p) })
+	}
+}
+
+// Leave tells the routers that the node goes, and waits until they have heard, as long as
+// that takes no time. It is called by whoever calls Register, and by Close.
+func (c *Client) Leave() {
+	if c.leave != nil {
+		c.leave()
+	}
+	c.registers.Wait()
+}
+
 // register keeps this node registered with one router, until Close.
 func (c *Client) register(p *peer) {
 	said := ""
-	for failures := 1; c.ctx.Err() == nil; failures++ {
+	for failures := 1; c.registered.Err() == nil; failures++ {
 		registered, err := c.registration(p)
-		if c.ctx.Err() != nil {
+		if c.registered.Err() != nil {
 			return
 		}
 		if registered {
@@ -30,7 +52,7 @@ func (c *Client) register(p *peer) {
 			said = text
 			c.logger.Warn("node not registered", "router", p.address, "node", c.node.Name, "reason", text)
 		}
-		if !pause(c.ctx, failures) {
+		if !pause(c.registered, failures) {
 			return
 		}
 	}
@@ -43,13 +65,13 @@ const goodbyeTimeout = time.Second
 // client closes; then it says goodbye.
 func (c *Client) registration(p *peer) (registered bool, err error) {
 	// It outlives the client's context for as long as a goodbye takes.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.ctx))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.registered))
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer cancel(nil)
 	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("nothing came for %s", silence)) })
 	defer watchdog.Stop()
-	stop := context.AfterFunc(c.ctx, func() { watchdog.Reset(goodbyeTimeout) })
+	stop := context.AfterFunc(c.registered, func() { watchdog.Reset(goodbyeTimeout) })
 	defer stop()
 
 	stream, err := p.rpc.Register(ctx)
@@ -70,7 +92,7 @@ func (c *Client) registration(p *peer) (registered bool, err error) {
 			select {
 			case answers <- time.Duration(resp.GetLease()):
 			case <-ctx.Done():
-			case <-c.ctx.Done(): // only the end of the stream is waited for
+			case <-c.registered.Done(): // only the end of the stream is waited for
 			}
 		}
 	})
@@ -92,7 +114,7 @@ func (c *Client) registration(p *peer) (registered bool, err error) {
 			}
 		case err := <-failed:
 			return registered, ended(ctx, err)
-		case <-c.ctx.Done():
+		case <-c.registered.Done():
 			return registered, goodbye(stream, failed)
 		}
 	}
