@@ -2,13 +2,17 @@ package node_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
@@ -158,6 +162,163 @@ func TestACallMayGoThroughAnyProxy(t *testing.T) {
 	}
 	require.Equal(t, sent, q.drain(t, "t", "g", []string{"a", "b"}, p, q))
 	require.Empty(t, p.drain(t, "t", "g", []string{"a", "b"}, p))
+	for _, r := range []*running{p, q, a, b, router} {
+		r.stop(t)
+	}
+}
+
+// try sends one message and returns its status.
+func (r *running) try(t *testing.T, topic string, change ...func(*rmqpb.Message)) (*rmqpb.Status, *rmqpb.SendResultEntry) {
+	t.Helper()
+	m := &rmqpb.Message{Topic: named(topic), Body: []byte("x"), SystemProperties: &rmqpb.SystemProperties{MessageId: rand.Text()}}
+	for _, c := range change {
+		c(m)
+	}
+	ctx, cancel := context.WithTimeout(as(t.Context()), 20*time.Second)
+	defer cancel()
+	resp, err := r.rmq.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{m}})
+	require.NoError(t, err)
+	if resp.GetStatus().GetCode() != rmqpb.Code_OK {
+		return resp.GetStatus(), nil
+	}
+	return resp.GetStatus(), resp.GetEntries()[0]
+}
+
+func TestTrafficGoesOnWithoutARouter(t *testing.T) {
+	d, router := deploy(t)
+	a, p := d.start(config.Store, "a"), d.start(config.Proxy, "p")
+	p.createOn(t, "t", 4, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 1)
+	router.stop(t)
+
+	require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 1)
+	_, err := p.admin.CreateTopic(t.Context(), &adminpb.CreateTopicRequest{Name: "new"})
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+	require.NotEqual(t, rmqpb.Code_TOPIC_NOT_FOUND, p.send(t, "unheard-of").GetCode(), "nobody knows that it does not exist")
+
+	// What was known outlives the proxy and the store node.
+	p.stop(t)
+	a.stop(t)
+	a, p = d.start(config.Store, "a"), d.start(config.Proxy, "p")
+	require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 1)
+
+	router = d.startRouterAgain()
+	p.createOn(t, "new", 1, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	require.Equal(t, rmqpb.Code_OK, p.send(t, "new").GetCode())
+	for _, r := range []*running{p, a, router} {
+		r.stop(t)
+	}
+}
+
+// TestAStoreNodeThatIsAwayHoldsUpNoOther: what may go anywhere goes to the others, what
+// may not is refused in words, and what it had is there again when it is.
+func TestAStoreNodeThatIsAwayHoldsUpNoOther(t *testing.T) {
+	d, router := deploy(t)
+	a, b, p := d.start(config.Store, "a"), d.start(config.Store, "b"), d.start(config.Proxy, "p")
+	p.createOn(t, "t", 4, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	p.createOn(t, "ordered", 4, 2, adminpb.TopicType_TOPIC_TYPE_FIFO)
+	for range 16 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	require.Empty(t, p.drain(t, "t", "g", []string{"c"}, p)[16:], "an unknown broker is any")
+	for range 16 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	b.stop(t)
+	for range 16 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 8+16)
+	refused := 0
+	for i := range 16 {
+		st, _ := p.try(t, "ordered", func(m *rmqpb.Message) {
+			group := fmt.Sprint("group", i)
+			m.SystemProperties.MessageGroup, m.SystemProperties.MessageType = &group, rmqpb.MessageType_FIFO
+		})
+		if st.GetCode() != rmqpb.Code_OK {
+			require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, st.GetCode())
+			require.Contains(t, st.GetMessage(), "unavailable")
+			refused++
+		}
+	}
+	require.Positive(t, refused)
+	require.Less(t, refused, 16)
+
+	b = d.start(config.Store, "b")
+	require.Eventually(t, func() bool {
+		st, _ := p.try(t, "ordered", func(m *rmqpb.Message) {
+			group := "group" + rand.Text()
+			m.SystemProperties.MessageGroup, m.SystemProperties.MessageType = &group, rmqpb.MessageType_FIFO
+		})
+		got, _ := p.receiveFrom(t, "t", "g", "b")
+		for _, m := range got {
+			require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
+		}
+		return st.GetCode() == rmqpb.Code_OK && len(got) == 8
+	}, 20*time.Second, 100*time.Millisecond)
+	for _, r := range []*running{p, a, b, router} {
+		r.stop(t)
+	}
+}
+
+// TestWhatOneProxyHasBegunAnotherEnds: handles name all that is needed.
+func TestWhatOneProxyHasBegunAnotherEnds(t *testing.T) {
+	d, router := deploy(t)
+	a, b := d.start(config.Store, "a"), d.start(config.Store, "b")
+	p, q := d.start(config.Proxy, "p"), d.start(config.Proxy, "q")
+	p.createOn(t, "delayed", 4, 2, adminpb.TopicType_TOPIC_TYPE_DELAY)
+	p.createOn(t, "tx", 4, 2, adminpb.TopicType_TOPIC_TYPE_TRANSACTION)
+	p.createOn(t, "t", 1, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+
+	st, sent := p.try(t, "delayed", func(m *rmqpb.Message) {
+		m.SystemProperties.MessageType, m.SystemProperties.DeliveryTimestamp = rmqpb.MessageType_DELAY, timestamppb.New(time.Now().Add(time.Hour))
+	})
+	require.Equal(t, rmqpb.Code_OK, st.GetCode(), st.GetMessage())
+	recall, err := q.rmq.RecallMessage(as(t.Context()), &rmqpb.RecallMessageRequest{Topic: named("delayed"), RecallHandle: sent.GetRecallHandle()})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, recall.GetStatus().GetCode(), recall.GetStatus().GetMessage())
+
+	st, sent = p.try(t, "tx", func(m *rmqpb.Message) {
+		m.Body, m.SystemProperties.MessageType = []byte("half"), rmqpb.MessageType_TRANSACTION
+	})
+	require.Equal(t, rmqpb.Code_OK, st.GetCode(), st.GetMessage())
+	end, err := q.rmq.EndTransaction(as(t.Context()), &rmqpb.EndTransactionRequest{
+		Topic: named("tx"), MessageId: sent.GetMessageId(), TransactionId: sent.GetTransactionId(), Resolution: rmqpb.TransactionResolution_COMMIT,
+	})
+	require.NoError(t, err)
+	require.Equal(t, rmqpb.Code_OK, end.GetStatus().GetCode(), end.GetStatus().GetMessage())
+	require.Equal(t, []string{"half"}, p.drain(t, "tx", "g", []string{"a", "b"}, q))
+
+	for range 4 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	for _, broker := range []string{"a", "b"} {
+		got, _ := p.receiveFrom(t, "t", "g", broker)
+		require.Len(t, got, 2)
+		for i, m := range got {
+			if i == 0 {
+				change, err := q.rmq.ChangeInvisibleDuration(as(t.Context()), &rmqpb.ChangeInvisibleDurationRequest{
+					Group: named("g"), Topic: named("t"), ReceiptHandle: handleOf(m), InvisibleDuration: durationpb.New(time.Minute),
+				})
+				require.NoError(t, err)
+				require.Equal(t, rmqpb.Code_OK, change.GetStatus().GetCode(), change.GetStatus().GetMessage())
+				require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
+				continue
+			}
+			forward, err := q.rmq.ForwardMessageToDeadLetterQueue(as(t.Context()), &rmqpb.ForwardMessageToDeadLetterQueueRequest{
+				Group: named("g"), Topic: named("t"), ReceiptHandle: handleOf(m), MessageId: m.GetSystemProperties().GetMessageId(), MaxDeliveryAttempts: 1,
+			})
+			require.NoError(t, err)
+			require.Equal(t, rmqpb.Code_OK, forward.GetStatus().GetCode(), forward.GetStatus().GetMessage())
+		}
+	}
+	list, err := p.admin.ListDeadLetters(t.Context(), &adminpb.ListDeadLettersRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetDeadLetters(), 1)
+	require.EqualValues(t, 2, list.GetDeadLetters()[0].GetCount(), "of both shards")
 	for _, r := range []*running{p, q, a, b, router} {
 		r.stop(t)
 	}
