@@ -24,16 +24,22 @@ import (
 // with returns a message with the pairs of names and values as user properties.
 func with(id string, pairs ...string) *mq.Message {
 	m := message(id, "")
-	properties := map[string]string{}
-	for i := 0; i < len(pairs); i += 2 {
-		properties[pairs[i]] = pairs[i+1]
-	}
-	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
-		entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), properties[name])
-		m.Properties = protowire.AppendBytes(protowire.AppendTag(m.Properties, 2, protowire.BytesType), entry)
-	}
+	m.Properties = properties(pairs...)
 	return m
+}
+
+// properties returns pairs of names and values as a message has them.
+func properties(pairs ...string) (encoded []byte) {
+	values := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		values[pairs[i]] = pairs[i+1]
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+		entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), values[name])
+		encoded = protowire.AppendBytes(protowire.AppendTag(encoded, 2, protowire.BytesType), entry)
+	}
+	return encoded
 }
 
 // A countingFilter counts what it is asked.
