@@ -93,3 +93,30 @@ func TestDelayedMessagesSurviveTheEndOfTheServer(t *testing.T) {
 	c.ack(got...)
 	s.awaitSettled(group, topic)
 }
+
+// The clock of the client is ten minutes off, one way or the other.
+func TestADelayByTheClockOfTheServerIsRightWhateverTheClientSays(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic, group := s.topic("--type", "DELAY"), s.group()
+	p := startProducer(t, s.Endpoint(), topic)
+	c := startSimpleConsumer(t, s.Endpoint(), group, topic, everything)
+	began := time.Now()
+	for _, off := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+		m := message(topic, off.String(), "")
+		m.SetDelayTimestamp(time.Now().Add(off))
+		m.AddProperty("perigee.delay", "3s")
+		m.AddProperty("color", "red")
+		require.NotEmpty(t, send(t, p, m).RecallHandle)
+	}
+	sent := time.Now()
+	got := c.receive(2, longInvisible)
+	require.GreaterOrEqual(t, time.Since(began), 3*time.Second)
+	require.Less(t, time.Since(sent), time.Minute)
+	for _, v := range got {
+		require.Equal(t, map[string]string{"color": "red"}, v.GetProperties())
+		require.WithinDuration(t, sent.Add(3*time.Second), *v.GetDeliveryTimestamp(), time.Minute)
+	}
+	c.ack(got...)
+	s.awaitSettled(group, topic)
+}
