@@ -21,9 +21,6 @@ import (
 // COMPLETE_ADD, which clients repeat, never moves a group. Without one, and with LAST, the
 // group goes on where it is, and begins behind the newest message when it has no place.
 //
-// A COMPLETE_ADD without a version keeps what the client has added within ten seconds before:
-// SDKs send it beside PARTIAL_ADD, with the set of before. Node.js begins with an empty one.
-//
 // Behaviour: all of it or nothing, on each shard. In a group with the exclusive model
 // (perigee group create --lite-exclusive) a lite topic goes from the client that had it to the
 // one that adds it, and the former gets NotifyUnsubscribeLiteCommand if it is a lite consumer
@@ -34,6 +31,9 @@ import (
 // ILLEGAL_OFFSET, TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN, BAD_REQUEST (another
 // topic type, an action that is not known), PRECONDITION_FAILED (the group is bound to another topic),
 // LITE_SUBSCRIPTION_QUOTA_EXCEEDED, LITE_TOPIC_QUOTA_EXCEEDED.
+//
+// A COMPLETE_ADD without a version keeps what the client has added within ten seconds before:
+// SDKs send it beside PARTIAL_ADD, with the set of before. Node.js begins with an empty one.
 //
 // Apache's server ignores the timestamp, and does not have the call in every mode.
 func (s *Server) SyncLiteSubscription(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
