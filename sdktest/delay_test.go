@@ -19,6 +19,7 @@ func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	sendAt := func(body string, at time.Time) (handle, id string) {
 		m := message(topic, body, "")
 		m.SetDelayTimestamp(at)
+		m.SetKeys("key of "+body, "all")
 		receipt := send(t, p, m)
 		return receipt.RecallHandle, receipt.MessageID
 	}
@@ -54,6 +55,9 @@ func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(s.perigee("timer", "list", topic, "--json")), &listed))
 	require.Equal(t, moved, listed.MessageID)
+	require.Contains(t, s.perigee("timer", "list", topic, "--key", "key of moved"), moved)
+	require.Contains(t, s.perigee("timer", "list", topic, "--message-id", moved), "key of moved")
+	require.NotContains(t, s.perigee("timer", "list", topic, "--key", "key of comes"), moved)
 	s.perigee("timer", "postpone", topic, listed.ID, "--in", "0s")
 	third := c.receive(1, longInvisible)
 	require.Equal(t, []string{"moved"}, bodies(third))
