@@ -135,9 +135,9 @@ func (s *Server) CancelTimers(ctx context.Context, req *adminpb.CancelTimersRequ
 
 // PostponeTimers gives delayed messages another time of delivery.
 func (s *Server) PostponeTimers(ctx context.Context, req *adminpb.PostponeTimersRequest) (*adminpb.PostponeTimersResponse, error) {
-	at := req.GetDeliverAt()
-	if at == nil || !at.IsValid() || at.GetSeconds() < 0 {
-		return nil, s.refusal(ctx, invalid("deliver_at", at.String(), "must be a point in time, not before 1970"))
+	at, err := postponedTo(req)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	if at.AsTime().After(time.Now().Add(s.maxDelay)) {
 		return nil, s.refusal(ctx, invalid("deliver_at", at.AsTime().Format(time.RFC3339Nano),
@@ -151,6 +151,22 @@ func (s *Server) PostponeTimers(ctx context.Context, req *adminpb.PostponeTimers
 		return nil, s.refusal(ctx, err)
 	}
 	return &adminpb.PostponeTimersResponse{Results: results}, nil
+}
+
+// postponedTo returns the time of delivery that a request asks for.
+func postponedTo(req *adminpb.PostponeTimersRequest) (*timestamppb.Timestamp, error) {
+	at, delay := req.GetDeliverAt(), req.GetDelay()
+	switch {
+	case delay != nil && at != nil:
+		return nil, invalid("delay", delay.AsDuration().String(), "must not come with deliver_at")
+	case delay != nil && (!delay.IsValid() || delay.AsDuration() < 0):
+		return nil, invalid("delay", delay.AsDuration().String(), "must not be negative")
+	case delay != nil:
+		return timestamppb.New(time.Now().Add(delay.AsDuration())), nil
+	case at == nil || !at.IsValid() || at.GetSeconds() < 0:
+		return nil, invalid("deliver_at", at.String(), "must be a point in time, not before 1970")
+	}
+	return at, nil
 }
 
 // changeTimers changes those of the topic that can be, and answers for each. An error

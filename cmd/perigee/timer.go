@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
@@ -194,14 +195,13 @@ func (a *app) timerPostpone() *cobra.Command {
 		Long: "Give delayed messages another time of delivery, earlier or later; with --in 0s they are\n" +
 			"delivered at once. " + timerIDs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			when, err := deliveryTime(cmd, in, at, time.Now())
+			when, err := deliveryTime(cmd, in, at)
 			if err != nil {
 				return err
 			}
+			when.Namespace, when.Topic, when.Ids = a.endpoint.namespace, args[0], args[1:]
 			return a.withTimers(cmd, func(ctx context.Context, timers adminpb.TimerServiceClient) error {
-				resp, err := call(ctx, method(timers.PostponeTimers), &adminpb.PostponeTimersRequest{
-					Namespace: a.endpoint.namespace, Topic: args[0], Ids: args[1:], DeliverAt: timestamppb.New(when),
-				})
+				resp, err := call(ctx, method(timers.PostponeTimers), when)
 				if err != nil {
 					return err
 				}
@@ -209,24 +209,24 @@ func (a *app) timerPostpone() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&in, "in", 0, "`time` from now until the delivery")
+	cmd.Flags().DurationVar(&in, "in", 0, "`time` from now until the delivery, by the clock of the server")
 	cmd.Flags().StringVar(&at, "at", "", "`time` of the delivery, as 2026-01-31T18:00:00Z")
 	return cmd
 }
 
-// deliveryTime returns the time that the flags ask for: one of them must.
-func deliveryTime(cmd *cobra.Command, in time.Duration, at string, now time.Time) (time.Time, error) {
+// deliveryTime returns a request for the time that the flags ask for: one of them must.
+func deliveryTime(cmd *cobra.Command, in time.Duration, at string) (*adminpb.PostponeTimersRequest, error) {
 	switch hasIn, hasAt := cmd.Flags().Changed("in"), cmd.Flags().Changed("at"); {
 	case hasIn == hasAt:
-		return time.Time{}, usagef("one of --in and --at must say when")
+		return nil, usagef("one of --in and --at must say when")
 	case hasIn && in < 0:
-		return time.Time{}, usagef("in %s: must not be negative", in)
+		return nil, usagef("in %s: must not be negative", in)
 	case hasIn:
-		return now.Add(in), nil
+		return &adminpb.PostponeTimersRequest{Delay: durationpb.New(in)}, nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
-		return time.Time{}, usagef("at %q: must be a time such as 2026-01-31T18:00:00Z", at)
+		return nil, usagef("at %q: must be a time such as 2026-01-31T18:00:00Z", at)
 	}
-	return t, nil
+	return &adminpb.PostponeTimersRequest{DeliverAt: timestamppb.New(t)}, nil
 }
