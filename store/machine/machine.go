@@ -435,6 +435,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyLiteSubscribe(rec, res)
 	case command.KindLitePop:
 		err = m.applyLitePop(rec, res)
+	case command.KindLiteAttempt:
+		err = m.applyLiteAttempt(rec, res)
 	case command.KindLiteExpire:
 		err = m.applyLiteExpire(rec, res)
 	case command.KindLiteTrim:

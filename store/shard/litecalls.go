@@ -158,21 +158,28 @@ func (s *Shard) parkLite(ctx context.Context, r mq.Receive, woken chan struct{},
 	}
 }
 
-// popLites looks through the client's list until it has messages, or the list is empty.
+// popLites looks through the client's list until it has messages, or the list is empty. One
+// with an attempt id looks for what is left of an earlier attempt first, also without a list.
 func (s *Shard) popLites(ctx context.Context, r mq.Receive, key liteKey) (got haul, err error) {
+	kind, again := command.KindLitePop, r.Attempt != ""
+	if again {
+		kind = command.KindLiteAttempt
+	}
 	for len(got.popped) == 0 && ctx.Err() == nil {
 		entries, queues := s.lites.take(key, liteTake)
-		if len(queues) == 0 {
+		if len(queues) == 0 && !again {
 			if s.lites.some(key) {
 				continue // there were none any more of those
 			}
 			return got, nil
 		}
-		req := s.newRequest(command.KindLitePop)
+		again = false
+		req := s.newRequest(kind)
 		req.topic, req.group = r.Topic, r.Group
-		req.litePop = command.LitePop{Queues: queues, Pop: command.Pop{
+		req.litePop.Queues, req.litePop.Attempt = queues, r.Attempt
+		req.litePop.Pop = command.Pop{
 			Topic: r.Topic.ID, Group: r.Group.ID, Max: int32(r.Max), Bytes: popBytes, Invisible: int64(r.Invisible), Scan: popScan,
-		}}
+		}
 		if err := s.send(ctx, req); err != nil {
 			s.lites.putBack(key, entries, nil, true)
 			return got, err

@@ -63,7 +63,7 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		if repeated > 0 {
 			st.repeated.Add(uint64(repeated))
 		}
-	case command.KindLitePop:
+	case command.KindLitePop, command.KindLiteAttempt:
 		st.popped(keyspace.Sub{Group: r.litePop.Group, Topic: r.litePop.Topic}, res)
 	case command.KindPop, command.KindPopLimited, command.KindPopSelect:
 		st.popped(keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}, res)
