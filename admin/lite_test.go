@@ -67,7 +67,7 @@ func TestDeadLettersOfLiteTopicsGoBackThere(t *testing.T) {
 		require.NoError(t, err)
 		group, _, err := f.router.CreateGroup(t.Context(), router.GroupSpec{Resource: mq.Resource{Name: "workers"}})
 		require.NoError(t, err)
-		_, err = f.store.SyncLite(t.Context(), shards[0], mq.LiteSync{Topic: topic, Group: group, Client: "c", Names: []string{"a", "b"}})
+		_, err = f.store.SyncLite(t.Context(), mq.LiteSync{Topic: topic, Group: group, Client: "c"}, map[string][]string{shards[0]: {"a", "b"}})
 		require.NoError(t, err)
 		for _, lite := range []string{"a", "b"} {
 			for _, n := range []string{"1", "2"} {

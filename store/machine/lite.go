@@ -386,3 +386,21 @@ func (m *Machine) LiteCount(id mq.TopicID) (int, error) {
 	c, err := m.liteCounts(id)
 	return int(c.Count), err
 }
+
+// LitesMissing returns how many of the names, each of which is there once, are of no lite
+// topic of the topic. It is called after Commit.
+func (m *Machine) LitesMissing(id mq.TopicID, names []string) (n int, err error) {
+	if !m.dirty {
+		m.lites.committed() // looks alone must not fill the memory
+	}
+	for _, name := range names {
+		queue, err := m.liteNamed(id, []byte(name))
+		if err != nil {
+			return n, err
+		}
+		if queue == 0 {
+			n++
+		}
+	}
+	return n, nil
+}
