@@ -219,6 +219,7 @@ func (m *Machine) addSub(id keyspace.Sub) *sub {
 	s := &sub{id: id, readyLow: 1}
 	m.subs[id] = s
 	m.byGroup[id.Group] = append(m.byGroup[id.Group], s)
+	m.byTopic[id.Topic] = append(m.byTopic[id.Topic], s)
 	if m.ordered(id.Group) {
 		m.fifo[id.Topic] = append(m.fifo[id.Topic], s)
 	}
@@ -232,6 +233,10 @@ func (m *Machine) removeSub(id keyspace.Sub) {
 	list := slices.DeleteFunc(m.byGroup[id.Group], func(s *sub) bool { return s.id == id })
 	if m.byGroup[id.Group] = list; len(list) == 0 {
 		delete(m.byGroup, id.Group)
+	}
+	list = slices.DeleteFunc(m.byTopic[id.Topic], func(s *sub) bool { return s.id == id })
+	if m.byTopic[id.Topic] = list; len(list) == 0 {
+		delete(m.byTopic, id.Topic)
 	}
 	fifo := slices.DeleteFunc(m.fifo[id.Topic], func(s *sub) bool { return s.id == id })
 	if m.fifo[id.Topic] = fifo; len(fifo) == 0 {

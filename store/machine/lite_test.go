@@ -354,10 +354,11 @@ func (h *liteHistory) expire(*rapid.T) {
 func (h *liteHistory) endLives(*rapid.T) {
 	now := h.tick()
 	before := now - int64(rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second}).Draw(h.t, "time to live"))
-	want := 0
+	want, messages := 0, 0
 	for name, l := range h.lites {
 		if l.written < before {
 			want++
+			messages += len(l.msgs) - l.min
 			delete(h.lites, name)
 		}
 	}
@@ -365,8 +366,11 @@ func (h *liteHistory) endLives(*rapid.T) {
 	for got := 0; ; now = h.tick() {
 		res := h.apply(command.KindLiteExpire, &command.LiteExpire{Time: now, Topic: 1, Before: before, Limit: limit})
 		require.NoError(h.t, res.Err)
+		require.LessOrEqual(h.t, res.Ended, int(limit))
+		messages -= int(res.Trimmed)
 		if got += res.Ended; !res.More {
 			require.Equal(h.t, want, got)
+			require.Zero(h.t, messages, "messages of lite topics that have ended")
 			return
 		}
 	}

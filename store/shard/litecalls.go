@@ -17,7 +17,7 @@ const (
 	liteTake = 64
 	// liteSlice is how many lite topics one command subscribes to, at most: what else
 	// waits for the loop waits for that many, and not for all of a client's.
-	liteSlice = 128
+	liteSlice = 64
 )
 
 // checkLite refuses messages of type LITE that name no lite topic, or several.

@@ -45,6 +45,9 @@ func (st *stats) halves(m *machine.Machine) {
 // applied counts one command. r is nil for commands that nobody waits for.
 func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 	st.records.Add(1)
+	if kind == command.KindLiteTrim || kind == command.KindLiteExpire {
+		st.trimmed.Add(res.Trimmed)
+	}
 	if r == nil || r.internal {
 		return
 	}
