@@ -86,11 +86,12 @@ func (s *Store) LeaveLite(client string) {
 	}
 }
 
-// LiteTopics returns how many lite topics a topic has on the named shard.
-func (s *Store) LiteTopics(ctx context.Context, shard string, id mq.TopicID) (int, error) {
+// LiteStock counts what the lite topics of a topic hold on the named shard, see
+// shard.LiteStock.
+func (s *Store) LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error) {
 	sh, err := s.shard(shard)
 	if err != nil {
-		return 0, err
+		return mq.LiteStock{}, err
 	}
-	return sh.LiteTopics(ctx, id)
+	return sh.LiteStock(ctx, id)
 }

@@ -31,9 +31,9 @@ func TestALiteSyncIsOfAllShardsOrOfNone(t *testing.T) {
 		}
 		counts := func() (counts []int) {
 			for _, name := range names {
-				n, err := s.LiteTopics(t.Context(), name, topic.ID)
+				stock, err := s.LiteStock(t.Context(), name, topic.ID)
 				require.NoError(t, err)
-				counts = append(counts, n)
+				counts = append(counts, int(stock.Topics))
 			}
 			return counts
 		}

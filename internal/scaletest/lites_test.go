@@ -86,6 +86,11 @@ func liteRun(t *testing.T, lites int) memory {
 		t.Logf("%s: set of %d synced in %v; send %v; receive %v", what, subscribed, synced.Round(time.Microsecond), sends, receives)
 	}
 	use("in use")
+	began = time.Now()
+	stock, err := s.LiteStock(t.Context(), topic.ID)
+	require.NoError(t, err)
+	require.EqualValues(t, lites, stock.Topics)
+	t.Logf("%d messages counted in %v", stock.Messages, time.Since(began).Round(time.Millisecond))
 	m := measure()
 	require.NoError(t, s.Close())
 	began = time.Now()

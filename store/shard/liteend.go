@@ -32,6 +32,26 @@ func (s *Shard) liteShare(ctx context.Context, id mq.TopicID, limit int) (share 
 	return share, err
 }
 
+// Between two slices of what is never urgent the loop is left alone for several times as
+// long as one took: it fills the views as well, on which everything waits.
+const (
+	liteRest    = 4
+	liteRestMax = 50 * time.Millisecond
+)
+
+// rest waits after a slice that began then, and reports whether the shard still serves.
+func (s *Shard) rest(began time.Time) bool {
+	timer := time.NewTimer(min(liteRest*time.Since(began), liteRestMax))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.closing:
+	case <-s.failed:
+	}
+	return false
+}
+
 // A liteEnder ends the lives of lite topics. It reads the views beside the loop.
 type liteEnder struct {
 	s      *Shard
@@ -127,6 +147,7 @@ func (e *liteEnder) end(ctx context.Context, id mq.TopicID, before int64) error 
 	}
 	ended := 0
 	for more := true; more; {
+		began := time.Now()
 		req := e.s.newRequest(command.KindLiteExpire)
 		req.internal = true
 		req.liteExpire = command.LiteExpire{Topic: id, Before: before, Limit: limit}
@@ -135,6 +156,9 @@ func (e *liteEnder) end(ctx context.Context, id mq.TopicID, before int64) error 
 		}
 		more, ended = req.res.More, ended+req.res.Ended
 		e.s.release(req)
+		if more && !e.s.rest(began) {
+			break
+		}
 	}
 	if ended > 0 {
 		e.s.logger.Info("lite topics ended that nobody has written to", "topic_id", id, "lite_topics", ended)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -20,6 +21,7 @@ func (r *retainer) trimLites(t *trimming, now int64, cut cut) error {
 		before = now - t.age + 1
 	}
 	for {
+		began := time.Now()
 		var oldest machine.LiteOldest
 		err := r.view(func(v *machine.View) (err error) {
 			oldest, err = v.LiteOldest(t.id, t.liteLow)
@@ -47,6 +49,7 @@ func (r *retainer) trimLites(t *trimming, now int64, cut cut) error {
 			return err
 		}
 		r.s.release(req)
+		r.s.rest(began)
 		if err := r.stopped(); err != nil {
 			return err
 		}
