@@ -162,3 +162,15 @@ func TestWhatWaitsInLiteTopicsIsShownAndPurged(t *testing.T) {
 		}
 	})
 }
+
+// Its ordinary queues are always empty: to set offsets there would do nothing, and say that
+// it has.
+func TestOffsetsOfALiteTopicsQueuesAreNotSet(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "parent", Type: adminpb.TopicType_TOPIC_TYPE_LITE})
+	require.NoError(t, err)
+	_, err = s.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	_, err = s.ResetOffset(ctx, &adminpb.ResetOffsetRequest{Group: "g", Topic: "parent", Target: &adminpb.ResetOffsetRequest_End_{End: adminpb.ResetOffsetRequest_END_LATEST}})
+	requireCode(t, codes.InvalidArgument, err, "SyncLiteSubscription")
+}
