@@ -137,3 +137,28 @@ func storeTime(entries *pebble.Iterator, q keyspace.Queue, offset mq.QueueOffset
 	e, err := keyspace.DecodeEntry(entries.Value())
 	return e.StoreTime, err
 }
+
+// ReadLites reads what a LiteSubscribe of the group to the names would look at, so that it
+// need not wait for the disk.
+func ReadLites(views pebble.Reader, s keyspace.Sub, names []string) error {
+	var key []byte
+	for _, name := range names {
+		key = keyspace.AppendLiteNameKey(key[:0], s.Topic, []byte(name))
+		queue, found, err := get(views, key, keyspace.DecodeQueueID)
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		key = keyspace.AppendLiteKey(key[:0], keyspace.Queue{Topic: s.Topic, Queue: queue})
+		if _, _, err := get(views, key, keyspace.DecodeLite); err != nil {
+			return err
+		}
+		key = keyspace.AppendProgressKey(key[:0], s, queue)
+		if _, _, err := get(views, key, keyspace.DecodeOffset); err != nil {
+			return err
+		}
+	}
+	return nil
+}

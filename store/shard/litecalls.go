@@ -116,6 +116,10 @@ func (p *LitePlan) Check(ctx context.Context) error {
 // error may wrap mq.ErrLiteTopicQuota.
 func (p *LitePlan) Make(ctx context.Context) error {
 	for part := range slices.Chunk(p.names(), liteSlice) {
+		// Lite topics lie all over the views. What was read here the loop finds in the cache.
+		if err := p.s.withViews(func() error { return machine.ReadLites(p.s.db, p.key().sub, part) }); err != nil {
+			return err
+		}
 		queues, err := p.s.subscribeLite(ctx, &p.r, part)
 		if err != nil {
 			return err
