@@ -32,6 +32,7 @@ type sub struct {
 	tries                       map[uint64]*try       // by the hash of the attempt id; likewise
 	leasedIn, readyIn, parkedIn []int32               // leased, ready and parked by queue; missing is 0
 	usedUpIn                    map[mq.QueueID]usedUp // of the queues that have any
+	usedUpQueues                []mq.QueueID          // the same queues, in order: there may be as many as lite topics
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
 	readyLow, readyLast uint64
@@ -66,7 +67,13 @@ func (m *Machine) countUsedUp(s *sub, queue mq.QueueID, offset mq.QueueOffset, n
 		}
 		s.usedUpIn[queue] = u
 		m.withUsedUp[s.id] = s
+		if at, found := slices.BinarySearch(s.usedUpQueues, queue); !found {
+			s.usedUpQueues = slices.Insert(s.usedUpQueues, at, queue)
+		}
 		return
+	}
+	if at, found := slices.BinarySearch(s.usedUpQueues, queue); found {
+		s.usedUpQueues = slices.Delete(s.usedUpQueues, at, at+1)
 	}
 	if delete(s.usedUpIn, queue); len(s.usedUpIn) == 0 {
 		delete(m.withUsedUp, s.id)

@@ -136,7 +136,9 @@ func (p *LitePlan) Commit() []mq.LiteLoss {
 	case p.plan != nil:
 		return p.s.lites.commit(p.plan, p.queues)
 	case p.r.Action == mq.LiteRemove:
-		p.s.lites.remove(p.key(), p.r.Names, false)
+		for part := range slices.Chunk(p.r.Names, sweepNames) { // a request may name any number
+			p.s.lites.remove(p.key(), part, false)
+		}
 	case p.r.Action == mq.LiteLeave:
 		p.s.lites.remove(p.key(), nil, true)
 	}

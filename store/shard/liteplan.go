@@ -49,9 +49,21 @@ func (l *lites) forgetLocked(p *litePlan, name string) {
 // is nil when there is nothing to do because the sync was overtaken by a later one. The
 // client is seen.
 func (l *lites) plan(key liteKey, r *mq.LiteSync, whole bool, now time.Time) (*litePlan, error) {
+	// Before the lock is taken: a request may name any number.
+	var names []string
+	named := map[string]bool{}
+	for _, name := range r.Names {
+		if !named[name] {
+			named[name] = true
+			names = append(names, name)
+		}
+	}
+	if r.ClientQuota > 0 && len(names) > r.ClientQuota {
+		return nil, overQuota(key, len(names), r)
+	}
 	for {
 		more := l.sweep(now)
-		p, err := l.planOnce(key, r, whole, now)
+		p, err := l.planOnce(key, &litePlan{r: r, whole: whole, wanted: make(map[string]int, len(names))}, names, now)
 		if err == nil || !more {
 			return p, err
 		}
@@ -59,10 +71,16 @@ func (l *lites) plan(key liteKey, r *mq.LiteSync, whole bool, now time.Time) (*l
 	}
 }
 
-func (l *lites) planOnce(key liteKey, r *mq.LiteSync, whole bool, now time.Time) (*litePlan, error) {
+func overQuota(key liteKey, n int, r *mq.LiteSync) error {
+	return fmt.Errorf("client %q would have %d lite topics, the limit is %d: %w", mq.Shorten(key.client), n, r.ClientQuota, mq.ErrLiteSubscriptionQuota)
+}
+
+// planOnce fills in p, and returns it.
+func (l *lites) planOnce(key liteKey, p *litePlan, names []string, now time.Time) (*litePlan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &litePlan{r: r, whole: whole, wanted: make(map[string]int, len(r.Names)), fresh: l.clients[key] == nil}
+	r, whole := p.r, p.whole
+	p.fresh = l.clients[key] == nil
 	c := l.clientLocked(key)
 	p.client = c
 	l.sawLocked(c, now)
@@ -70,10 +88,7 @@ func (l *lites) planOnce(key liteKey, r *mq.LiteSync, whole bool, now time.Time)
 		return nil, nil
 	}
 	taken := 0
-	for _, name := range r.Names {
-		if _, twice := p.wanted[name]; twice {
-			continue
-		}
+	for _, name := range names {
 		p.wanted[name] = -1
 		if c.names[name].liteEntry != nil {
 			continue
@@ -106,8 +121,7 @@ func (l *lites) planOnce(key liteKey, r *mq.LiteSync, whole bool, now time.Time)
 		own += max(other.own, 0)
 	}
 	if n := len(c.names) + own + p.own; p.own > 0 && r.ClientQuota > 0 && n > r.ClientQuota {
-		err := fmt.Errorf("client %q would have %d lite topics, the limit is %d: %w", mq.Shorten(key.client), n, r.ClientQuota, mq.ErrLiteSubscriptionQuota)
-		return nil, l.refuseLocked(p, err)
+		return nil, l.refuseLocked(p, overQuota(key, n, r))
 	}
 	if n := l.total + l.planned + p.more; p.more > 0 && r.TotalQuota > 0 && n > r.TotalQuota {
 		err := fmt.Errorf("all clients would have %d lite topics, the limit is %d: %w", n, r.TotalQuota, mq.ErrLiteSubscriptionQuota)
