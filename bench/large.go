@@ -119,8 +119,10 @@ func measureDelays(ctx context.Context, s *server, o options, into results) (not
 	}
 	load := loadgen.Load{Topic: name, Concurrency: o.Concurrency, Limit: loadgen.Limit{Duration: o.Duration}}
 	send := loadgen.SendLoad{Load: load, Size: bodySize, Batch: 1, DeliverFrom: time.Now().Add(farAway), DeliverOver: dueOver}
+	kept := int64(0) // those that are due in a month
 	measure := func(row string) error {
-		_, err := s.measure(into, row, func() (loadgen.Result, error) { return s.target.Send(ctx, send) })
+		result, err := s.measure(into, row, func() (loadgen.Result, error) { return s.target.Send(ctx, send) })
+		kept += result.Messages
 		return err
 	}
 	if err := measure(rowDelayed(0)); err != nil {
@@ -130,8 +132,10 @@ func measureDelays(ctx context.Context, s *server, o options, into results) (not
 	if err != nil {
 		return nil, err
 	}
-	// As much time as the sends may take, and the row behind them.
-	from := time.Now().Add(2*o.Duration + settling + time.Duration(o.Delays)*20*time.Microsecond)
+	// As much time as the sends may take, in batches at least twice as fast as one by one,
+	// and the row behind them.
+	rate := into[rowDelayed(0)][0].Rate
+	from := time.Now().Add(2*o.Duration + 2*settling + time.Duration(float64(o.Delays)/rate/2*float64(time.Second)))
 	fill := send
 	fill.Size, fill.Batch, fill.Limit = smallSize, maxBatch, loadgen.Limit{Count: o.Delays}
 	fill.DeliverFrom = from
@@ -149,12 +153,12 @@ func measureDelays(ctx context.Context, s *server, o options, into results) (not
 	if err := pause(ctx, time.Until(from.Add(dueOver))); err != nil {
 		return nil, err
 	}
-	text, err := s.lateness(ctx, o.Delays)
+	text, err := s.lateness(ctx, kept)
 	if err != nil {
 		return nil, err
 	}
 	if late {
-		text += " (the machine was too slow: some were due before the sends were over)"
+		text += " (this machine was too slow: some were due before the sends were over)"
 	}
 	return []string{
 		fmt.Sprintf("%d pending messages of %d bytes: memory %+d MiB, disk %+d MiB", o.Delays, smallSize, (after.rss-before.rss)>>20, (after.disk-before.disk)>>20),
@@ -204,19 +208,28 @@ func residentSize(pid int) (int64, error) {
 	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
-// latenessSeconds is the histogram of how late delayed messages come.
-const latenessSeconds = "perigee_delayed_lateness_seconds"
+// latenessSeconds is the histogram of how late delayed messages come, pendingMessages how many
+// wait.
+const (
+	latenessSeconds = "perigee_delayed_lateness_seconds"
+	pendingMessages = "perigee_delayed_pending_messages"
+)
 
-// lateness waits until so many delayed messages have come, and says how late they were.
-func (s *server) lateness(ctx context.Context, n int64) (string, error) {
+// lateness waits until no more delayed messages than kept wait, and says how late those were
+// that came.
+func (s *server) lateness(ctx context.Context, kept int64) (string, error) {
 	for {
 		families, err := s.metrics()
 		if err != nil {
 			return "", err
 		}
-		if m := families[latenessSeconds].GetMetric(); len(m) > 0 && m[0].GetHistogram().GetSampleCount() >= uint64(n) {
-			h := m[0].GetHistogram()
-			return fmt.Sprintf("late by p50 %s, p99 %s, at most %s", quantileOf(h, 0.5), quantileOf(h, 0.99), quantileOf(h, 1)), nil
+		late, pending := families[latenessSeconds].GetMetric(), families[pendingMessages].GetMetric()
+		if len(late) == 0 || len(pending) == 0 {
+			return "", fmt.Errorf("%s: does not export %s and %s", s.name, latenessSeconds, pendingMessages)
+		}
+		if pending[0].GetGauge().GetValue() <= float64(kept) {
+			h := late[0].GetHistogram()
+			return fmt.Sprintf("%d have waited, and came late by p50 %s, p99 %s, at most %s", h.GetSampleCount(), quantileOf(h, 0.5), quantileOf(h, 0.99), quantileOf(h, 1)), nil
 		}
 		if err := pause(ctx, time.Second); err != nil {
 			return "", err
