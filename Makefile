@@ -93,7 +93,7 @@ $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 	cd $(NODE) && npm ci --no-audit --no-fund
 	touch $@
 
-bench: build ## Measure bin/perigee (ARGS=...).
+bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
 
 benchmarks: ## Run every Go benchmark once, to see that they still do.

@@ -205,6 +205,12 @@ func TestALiteClientIsToldWhatAnotherHasTakenFromIt(t *testing.T) {
 		cmd, err := streams["lite"].Recv()
 		require.NoError(t, err)
 		require.Equal(t, "a", cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
+		// It has not heard it, or does not believe it: it is not given it, and told again.
+		s.lite("lite", "g").synced(t, liteReplace, nil, "a", "b")
+		synctest.Wait()
+		cmd, err = streams["lite"].Recv()
+		require.NoError(t, err)
+		require.Equal(t, "a", cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
 		// One that is no lite consumer is told nothing: the next it hears are settings.
 		offer(t, streams["other"], subscriber(rmqpb.ClientType_SIMPLE_CONSUMER, "g", "parent"))
 		require.NotNil(t, reply(t, streams["other"]))
@@ -334,5 +340,35 @@ func TestAWholeSetTakesNothingFromWhoHasTakenIt(t *testing.T) {
 		s.send(t, liteMessage("a", "a1"))
 		require.Empty(t, one.receive(t, one.simple(32, time.Minute, 0)).ids())
 		require.Equal(t, []string{"a1"}, two.receive(t, two.simple(32, time.Minute, 0)).ids())
+	})
+}
+
+func TestALiteReceiveWithTheSameAttemptIDIsAnsweredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.liteParent(t)
+		c := s.lite("c", "g")
+		c.synced(t, liteAdd, nil, "a", "b")
+		for _, lite := range []string{"a", "b"} {
+			for i := range 3 {
+				s.send(t, liteMessage(lite, fmt.Sprint(lite, i)))
+			}
+		}
+		receive := func(attempt string) *answer {
+			req := c.simple(4, time.Minute, 0)
+			req.AttemptId = &attempt
+			return c.receive(t, req)
+		}
+		first := receive("one")
+		require.Len(t, first.ids(), 4)
+		again := receive("one")
+		require.Equal(t, first.ids(), again.ids())
+		require.Equal(t, first.attempts(), again.attempts())
+		require.Equal(t, first.handle(0), again.handle(0))
+		require.Empty(t, receive("two").ids(), "all else waits for these")
+		for i := range 4 {
+			c.acked(t, again.handle(i))
+		}
+		require.Len(t, receive("one").ids(), 2)
 	})
 }

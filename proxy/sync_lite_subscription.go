@@ -21,11 +21,12 @@ import (
 // COMPLETE_ADD, which clients repeat, never moves a group. Without one, and with LAST, the
 // group goes on where it is, and begins behind the newest message when it has no place.
 //
-// Behaviour: all of it or nothing, on each shard. In a group with the exclusive model
-// (perigee group create --lite-exclusive) a lite topic goes from the client that had it to the
-// one that adds it, and the former gets NotifyUnsubscribeLiteCommand if it is a lite consumer
-// with a Telemetry stream. A client that neither syncs nor receives for three minutes, or
-// whose session ends, is forgotten.
+// Behaviour: all of it or nothing, on all shards of the topic. In a group with the exclusive
+// model (perigee group create --lite-exclusive) a lite topic goes from the client that had it
+// to the one that adds it with PARTIAL_ADD, and the former gets NotifyUnsubscribeLiteCommand if
+// it is a lite consumer with a Telemetry stream. COMPLETE_ADD takes nothing from anybody: the
+// client is not given what another has, and is told so in that way, again with each sync. A
+// client that neither syncs nor receives for three minutes, or whose session ends, is forgotten.
 //
 // Codes: OK, CLIENT_ID_REQUIRED, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP, ILLEGAL_LITE_TOPIC,
 // ILLEGAL_OFFSET, TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN, BAD_REQUEST (another
@@ -123,17 +124,11 @@ func (s *Server) syncLiteOn(ctx context.Context, r mq.LiteSync, names []string) 
 		}
 		of[shard] = append(of[shard], name)
 	}
-	for _, sq := range r.Topic.Shards {
-		r.Names = of[sq.Shard]
-		lost, err := s.store.SyncLite(ctx, sq.Shard, r)
-		for _, l := range lost {
-			s.liteLost(l)
-		}
-		if err != nil {
-			return err
-		}
+	lost, err := s.store.SyncLite(ctx, r, of)
+	for _, l := range lost {
+		s.liteLost(l)
 	}
-	return nil
+	return err
 }
 
 // liteLost tells a client that it has lost a lite topic. Only lite consumers are told: the Go

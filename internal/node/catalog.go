@@ -124,6 +124,14 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Waiting) },
 	},
 	{
+		family{"perigee.lite.clients", gauge, none, ofShard, "Clients that have said which lite topics they want, in each of their groups."},
+		func(r *shardReading) float64 { return float64(r.LiteClients) },
+	},
+	{
+		family{"perigee.lite.subscriptions", gauge, none, ofShard, "Lite topics of all clients together, each counted for each client; lite.subscriptions is the bound for all shards."},
+		func(r *shardReading) float64 { return float64(r.LiteSubscriptions) },
+	},
+	{
 		family{"perigee.receives.woken", counter, none, ofShard, "Times that a waiting receive or pull was told to look again."},
 		func(r *shardReading) float64 { return float64(r.Woken) },
 	},

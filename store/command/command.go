@@ -49,6 +49,7 @@ const (
 	KindLitePop       Kind = 23
 	KindLiteExpire    Kind = 24 // end the lives of lite topics
 	KindLiteTrim      Kind = 25 // remove messages of lite topics
+	KindLiteAttempt   Kind = 26 // a lite-pop that knows pops that come again
 )
 
 var kindNames = [...]string{
@@ -60,6 +61,7 @@ var kindNames = [...]string{
 	KindEndTransaction: "end-transaction", KindChecked: "checked",
 	KindSetOffset:     "set-offset",
 	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
+	KindLiteAttempt: "lite-attempt",
 }
 
 // String returns the name of the kind.

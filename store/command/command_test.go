@@ -80,6 +80,13 @@ func samples() map[command.Kind]encoder {
 			Pop:    command.Pop{Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5},
 			Queues: []mq.QueueID{mq.FirstLiteQueue, mq.FirstLiteQueue + 9},
 		},
+		command.KindLiteAttempt: &command.LiteAttempt{
+			LitePop: command.LitePop{
+				Pop:    command.Pop{Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5},
+				Queues: []mq.QueueID{mq.FirstLiteQueue},
+			},
+			Attempt: "a1",
+		},
 		command.KindLiteExpire: &command.LiteExpire{Time: 1, Topic: 2, Before: 1 << 40, Limit: 3},
 		command.KindLiteTrim:   &command.LiteTrim{Time: 1, Topic: 2, Before: -1 << 40, Pos: 1 << 41, Limit: 3},
 	}
@@ -214,6 +221,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindLitePop:
 		c, err := command.DecodeLitePop(payload)
+		return c.Append(nil), err
+	case command.KindLiteAttempt:
+		c, err := command.DecodeLiteAttempt(payload)
 		return c.Append(nil), err
 	case command.KindLiteExpire:
 		c, err := command.DecodeLiteExpire(payload)

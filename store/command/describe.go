@@ -102,6 +102,9 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 	case KindLitePop:
 		c, err := DecodeLitePop(payload)
 		return append(describePop(&c.Pop), slog.Any("queues", c.Queues)), err
+	case KindLiteAttempt:
+		c, err := DecodeLiteAttempt(payload)
+		return append(describePop(&c.Pop), slog.Any("queues", c.Queues), slog.String("attempt", c.Attempt)), err
 	case KindLiteExpire:
 		c, err := DecodeLiteExpire(payload)
 		return []slog.Attr{id("topic", c.Topic), slog.Time("before", time.Unix(0, c.Before).UTC()), slog.Int("limit", int(c.Limit))}, err

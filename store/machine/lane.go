@@ -307,7 +307,7 @@ func (m *Machine) setOrdered(g *command.Group) error {
 func (m *Machine) disband(s *sub) error {
 	// Lite topics are lanes whatever the group is.
 	maps.DeleteFunc(s.lanes, func(id laneID, _ *lane) bool { return !id.queue.IsLite() })
-	s.tries = nil
+	s.forgetTries()
 	m.fifo[s.id.Topic] = slices.DeleteFunc(m.fifo[s.id.Topic], func(other *sub) bool { return other == s })
 	if s.parked == 0 {
 		return nil

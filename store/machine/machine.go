@@ -52,7 +52,8 @@ type Result struct {
 	More  bool
 	After uint64
 	// Trimmed counts the messages that a trim has put below the beginnings of their
-	// queues, whether or not any group still wanted them.
+	// queues, whether or not any group still wanted them, and those of lite topics that
+	// have ended. What a purge takes out of lite topics is not counted.
 	Trimmed uint64
 	// Settled has one answer for each delivery of an ack or change, and for each pending
 	// message of a fire, move, change or question, nil or a sentinel of mq.
@@ -175,6 +176,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// byTopic has the subs of each topic, in an order that means nothing.
+	byTopic map[mq.TopicID][]*sub
 	// fifo has, by topic, the subs of the groups that are FIFO.
 	fifo map[mq.TopicID][]*sub
 	// withUsedUp has the subs with messages that wait for a dead-letter copy.
@@ -209,6 +212,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		subs:   map[keyspace.Sub]*sub{},
 
 		byGroup:    map[mq.GroupID][]*sub{},
+		byTopic:    map[mq.TopicID][]*sub{},
 		fifo:       map[mq.TopicID][]*sub{},
 		withUsedUp: map[keyspace.Sub]*sub{},
 
@@ -435,6 +439,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyLiteSubscribe(rec, res)
 	case command.KindLitePop:
 		err = m.applyLitePop(rec, res)
+	case command.KindLiteAttempt:
+		err = m.applyLiteAttempt(rec, res)
 	case command.KindLiteExpire:
 		err = m.applyLiteExpire(rec, res)
 	case command.KindLiteTrim:

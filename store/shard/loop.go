@@ -354,7 +354,7 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 // lookFirst reports whether the pop could change anything. When it could not, the
 // look is the answer, and nothing is written.
 func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
-	if r.kind == command.KindLitePop {
+	if r.isLitePop() {
 		return s.machine.LitePoppable(&r.litePop)
 	}
 	look, err := s.machine.Look(&r.pop)

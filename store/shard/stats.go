@@ -45,6 +45,9 @@ func (st *stats) halves(m *machine.Machine) {
 // applied counts one command. r is nil for commands that nobody waits for.
 func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 	st.records.Add(1)
+	if kind == command.KindLiteTrim || kind == command.KindLiteExpire {
+		st.trimmed.Add(res.Trimmed)
+	}
 	if r == nil || r.internal {
 		return
 	}
@@ -63,7 +66,7 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		if repeated > 0 {
 			st.repeated.Add(uint64(repeated))
 		}
-	case command.KindLitePop:
+	case command.KindLitePop, command.KindLiteAttempt:
 		st.popped(keyspace.Sub{Group: r.litePop.Group, Topic: r.litePop.Topic}, res)
 	case command.KindPop, command.KindPopLimited, command.KindPopSelect:
 		st.popped(keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}, res)
@@ -210,6 +213,7 @@ type Stats struct {
 	DiskUsed, DiskCapacity, DiskRefuse uint64
 	Records, Syncs                     uint64 // log records written, and syncs of the log
 	Waiting                            int    // receives and pulls that wait
+	LiteClients, LiteSubscriptions     int    // clients of lite topics, and lite topics of all of them
 	Woken                              uint64 // of them told to look again
 	Queued                             int    // requests that wait for the loop
 	LogFirst, LogAppended              uint64 // positions in the log
@@ -226,6 +230,7 @@ func (s *Shard) Stats() Stats {
 	waiting, woken := s.waiters.count()
 	pulls, pullsWoken := s.pulls.count()
 	waiting, woken = waiting+pulls, woken+pullsWoken
+	liteClients, liteSubscriptions := s.lites.count()
 	disk := s.disk.Load()
 	if disk == nil {
 		disk = &diskUse{}
@@ -235,7 +240,8 @@ func (s *Shard) Stats() Stats {
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
-		Pulled:  st.pulled.Load(),
+		Pulled:      st.pulled.Load(),
+		LiteClients: liteClients, LiteSubscriptions: liteSubscriptions,
 		Settled: st.settled.Load(), Refused: st.refused.Load(),
 		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
@@ -309,7 +315,8 @@ type GroupCounts struct {
 type TopicRow struct {
 	Topic mq.Resource
 	TopicCounts
-	Stored int64 // messages in its queues
+	Stored int64 // messages in its queues and lite topics
+	Lites  int64 // lite topics
 	Timed  int64 // delayed messages that wait for their time
 	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
 	Half, GivenUp int64
@@ -320,6 +327,8 @@ type GroupRow struct {
 	Group, Topic mq.Resource
 	GroupCounts
 	machine.SubStatus
+	// Lites have messages that the group was never given.
+	Lites int64
 	// Oldest is the age in nanoseconds of the oldest message that the group was
 	// never given; 0 without one.
 	Oldest int64
