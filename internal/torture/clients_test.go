@@ -261,11 +261,17 @@ func (c *client) endTransaction() error {
 	if w == nil {
 		return nil
 	}
-	return c.end(id, w, w.handle)
+	if c.rng.IntN(4) > 0 {
+		return c.end(id, w, w.handle, c.rng.IntN(3) > 0)
+	}
+	// Two say the opposite at the same moment.
+	other := make(chan error)
+	go func() { other <- c.end(id, w, w.handle, true) }()
+	err := c.end(id, w, w.handle, false)
+	return errors.Join(err, <-other)
 }
 
-func (c *client) end(id string, w *waiting, handle mq.PendingHandle) error {
-	commit := c.rng.IntN(3) > 0
+func (c *client) end(id string, w *waiting, handle mq.PendingHandle, commit bool) error {
 	c.h.ledger.beginEnd(w, commit)
 	err := c.s.EndTransaction(context.Background(), handle, commit)
 	c.h.ledger.endEnd(c.life, id, w, commit, err)
@@ -289,7 +295,7 @@ func (c *client) answerQuestions(ctx context.Context) error {
 				return c.expect(err, "unasked")
 			}
 		case n < 3 && w != nil:
-			if err := c.end(checks[i].MessageID, w, checks[i].PendingHandle); err != nil {
+			if err := c.end(checks[i].MessageID, w, checks[i].PendingHandle, c.rng.IntN(3) > 0); err != nil {
 				return err
 			}
 		}
@@ -348,6 +354,7 @@ func (c *client) moveLite(g consumers, topic *mq.Topic) error {
 	}
 	sync.Action, sync.Place = mq.LiteAdd, mq.LitePlace{Start: mq.LiteOffset, Value: int64(at.offset), Again: true}
 	l.beginMove(key, m)
+	l.beginSync(g.ID, topic.ID, sync.Names)
 	_, err := c.s.SyncLite(context.Background(), shardName, sync)
 	if err == nil {
 		l.endMove(c.life, key, m)
@@ -367,6 +374,9 @@ func (c *client) sync(g consumers, action mq.LiteAction) error {
 		if c.rng.IntN(3) > 0 {
 			names = append(names, name)
 		}
+	}
+	if action == mq.LiteAdd || action == mq.LiteReplace {
+		c.h.ledger.beginSync(g.ID, topic.ID, names)
 	}
 	_, err := c.s.SyncLite(context.Background(), shardName, mq.LiteSync{
 		Topic: topic, Group: g.Group, Client: c.name, Action: action, Names: names, Exclusive: g.LiteExclusive,

@@ -15,6 +15,9 @@ import (
 // drainTime is beyond the end of every lease that a test takes.
 const drainTime = time.Minute
 
+// auditorID is the group that reads everything.
+const auditorID mq.GroupID = 99
+
 // A drainer brings everything to its end that a store holds, and lets the ledger judge.
 type drainer struct {
 	*ledger
@@ -43,7 +46,7 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topics []*mq.Topic, l
 	}
 	synctest.Wait() // dead letters under way
 	st := stored{queues: map[queueKey][]string{}, dead: map[mq.GroupID]map[string]int{}}
-	auditor := consumers{Group: &mq.Group{ID: 99, Resource: mq.Resource{Name: "audit"}, Retry: mq.DefaultRetryPolicy(), DeadLetter: 999, Version: 1}}
+	auditor := consumers{Group: &mq.Group{ID: auditorID, Resource: mq.Resource{Name: "audit"}, Retry: mq.DefaultRetryPolicy(), DeadLetter: 999, Version: 1}}
 	for _, t := range topics {
 		if err := d.audit(t, auditor, &st); err != nil {
 			return err
@@ -137,8 +140,10 @@ func (d *drainer) receive(t *mq.Topic, g consumers, wait time.Duration, fn func(
 	if t.Type == mq.TopicLite {
 		r.Lite = "drain"
 		sync := mq.LiteSync{Topic: t, Group: g.Group, Client: r.Lite, Action: mq.LiteReplace, Names: d.lites}
-		if g.ID == 99 {
+		if g.ID == auditorID {
 			sync.Place = mq.LitePlace{Start: mq.LiteMin, Again: true}
+		} else {
+			d.beginSync(g.ID, t.ID, d.lites)
 		}
 		if _, err := d.s.SyncLite(d.ctx, shardName, sync); err != nil {
 			return err

@@ -102,19 +102,20 @@ type place struct {
 
 // sent is one send: a single message or a batch.
 type sent struct {
-	ids     []string
-	tag     string
-	topic   mq.TopicID
-	kind    mq.MessageType // of all of them
-	queues  []mq.QueueID   // asked for, each time
-	lite    string         // the lite topic, if it is for one
-	lane    string         // the message group, if it has one
-	filling int            // bytes that its messages have beside
-	began   int            // a number of ledger.seq
-	acked   bool
-	when    time.Time        // acked
-	life    int              // acked
-	at      map[string]place // answered, of those that went into a queue at once
+	ids      []string
+	tag      string
+	topic    mq.TopicID
+	kind     mq.MessageType // of all of them
+	queues   []mq.QueueID   // asked for, each time
+	lite     string         // the lite topic, if it is for one
+	lane     string         // the message group, if it has one
+	filling  int            // bytes that its messages have beside
+	began    int            // a number of ledger.seq
+	answered int            // likewise; 0: not yet, or the answer was lost
+	acked    bool
+	when     time.Time        // acked
+	life     int              // acked
+	at       map[string]place // answered, of those that went into a queue at once
 }
 
 // fate is what a group has seen of a message.
@@ -122,6 +123,7 @@ type fate struct {
 	acked     bool
 	open      int        // acknowledgements that were asked for and not refused
 	under     int        // requests of any kind under way
+	asked     time.Time  // when the last of them began
 	forwarded bool       // a dead letter was asked for
 	givenUp   bool       // a change was asked for, so the lease may end at any time
 	when      time.Time  // of the latest answer
@@ -273,7 +275,7 @@ func (l *ledger) closing() {
 func (l *ledger) forget(since time.Time) {
 	for _, sn := range l.sends {
 		if sn.acked && sn.when.After(since) {
-			sn.acked = false
+			sn.acked, sn.answered = false, 0
 			l.counts.acked -= len(sn.ids)
 			l.counts.kinds[sn.kind] -= len(sn.ids)
 			l.leaveLane(sn)
@@ -328,6 +330,7 @@ func (l *ledger) endSend(sn *sent, life int, answer []mq.Appended) {
 		}
 		return
 	}
+	sn.answered = l.next()
 	sn.acked, sn.when, sn.life, sn.at = true, time.Now(), life, map[string]place{}
 	l.counts.acked += len(sn.ids)
 	l.counts.kinds[sn.kind] += len(sn.ids)
@@ -381,6 +384,7 @@ func (l *ledger) delivered(life int, g consumers, start time.Time, invisible tim
 		}
 		l.at[at] = d.ID
 		l.mayBeSeen(d.ID, now)
+		l.afterSync(g.ID, sn, at, d.ID)
 		if l.afterMove(g.ID, at, d) {
 			l.inOrder(g, sn, d, got, now)
 			l.deliver(g, sn, start, now, invisible, d)
@@ -443,7 +447,7 @@ func (l *ledger) beginAck(group mq.GroupID, id string, lease mq.Lease, forward b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
-	f.under++
+	f.under, f.asked = f.under+1, time.Now()
 	if !f.endedBefore(lease) {
 		f.open++
 		f.forwarded = f.forwarded || forward
@@ -480,7 +484,7 @@ func (l *ledger) beginChange(group mq.GroupID, id string) *fate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
-	f.under++
+	f.under, f.asked = f.under+1, time.Now()
 	f.until, f.due, f.givenUp = time.Time{}, time.Time{}, true
 	return f
 }

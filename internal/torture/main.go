@@ -21,8 +21,10 @@ var (
 	columns = []string{"simulated, sync", "simulated, async", "simulated, no faults", "killed, sync", "killed, async", "not killed"}
 	rows    = []string{
 		"histories", "faults of single operations", "damaged files", "crashes and failures", "kills",
-		"acknowledged messages", "deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once",
-		"duplicates without faults", "other faults", "worst redelivery lateness",
+		"acknowledged messages", "of them FIFO", "of them delayed", "of them half messages", "of them with a priority", "of them to lite topics",
+		"sends repeated", "recalls answered OK", "transactions ended", "questions to producers", "groups moved",
+		"deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once", "delivered early",
+		"seen against a recall or rollback", "out of order", "duplicates without faults", "other faults", "worst redelivery lateness",
 		"recovery, median", "recovery, max", "log replayed after one kill", "recovery per GiB replayed",
 	}
 )

@@ -95,15 +95,26 @@ func (l *ledger) endMove(life int, key moveKey, m *move) {
 		if !m.ends(at.offset) {
 			return
 		}
-		// What is under way was asked for before or after.
-		l.fates[k] = &fate{
-			at: at, born: [2]time.Time{m.began, m.when.Add(slack)}, when: m.when, open: f.under,
-			forwarded: f.under > 0, excused: at.offset < m.to,
+		again := &fate{at: at, born: [2]time.Time{m.began, m.when.Add(slack)}, when: m.when, excused: at.offset < m.to}
+		if f.under > 0 || !f.asked.Before(m.began) {
+			// It was asked for before the group was moved, or after.
+			again.open, again.forwarded, again.loose = 1, true, m.when.Add(slack)
 		}
-		if f.under > 0 {
-			l.fates[k].loose = m.when.Add(slack)
-		}
+		l.fates[k] = again
 	})
+}
+
+// afterSync judges that a group that has never been moved got nothing of a lite topic from
+// before it subscribed.
+func (l *ledger) afterSync(group mq.GroupID, sn *sent, at place, id string) {
+	s := l.synced[liteKey{group, at.topic, sn.lite}]
+	switch {
+	case sn.kind != mq.Lite || l.anyMove(group, at):
+	case s == nil:
+		l.fault(&l.counts.other, "group %d got %s of the lite topic %s, to which it has not subscribed", group, id, sn.lite)
+	case sn.answered > 0 && sn.answered < s.first:
+		l.fault(&l.counts.other, "group %d got %s of the lite topic %s, which was sent before it subscribed", group, id, sn.lite)
+	}
 }
 
 // afterMove judges a delivery by the moves of the group, and reports whether anything
@@ -120,15 +131,17 @@ func (l *ledger) afterMove(group mq.GroupID, at place, d mq.Delivery) bool {
 	if last.ok && last.drop && at.offset < last.to && popped.After(last.when.Add(slack)) {
 		l.fault(&l.counts.other, "group %d got %s from %+v after its place had been moved to %d", group, d.ID, at, last.to)
 	}
-	switch {
-	case popped.Before(f.born[0]):
-		return false // it is over
-	case !popped.After(f.born[1]):
-		f.loose = f.born[1]
-		return false
-	case !last.ok && last.life == l.life && last.ends(at.offset) && f.loose.IsZero():
-		f.loose = always // the first time, or it has just been asked for
-		f.excused = at.offset < last.to
+	for _, m := range list {
+		switch {
+		case !m.ends(at.offset):
+		case m.ok && popped.Before(m.began):
+			return false // it is over
+		case m.ok && !popped.After(m.when.Add(slack)):
+			f.loose = m.when.Add(slack)
+			return false
+		case !m.ok && m.life == l.life && f.loose.IsZero():
+			f.loose, f.excused = always, at.offset < m.to // it has just been asked for, or this is the first time
+		}
 	}
 	return true
 }
@@ -172,11 +185,24 @@ type liteKey struct {
 	name  string
 }
 
-// syncing is a subscription that was answered OK for the first time.
+// syncing is a subscription, since it was answered OK for the first time.
 type syncing struct {
-	ok   bool
-	seq  int
-	when time.Time
+	first int // when it was asked for for the first time
+	ok    bool
+	seq   int
+	when  time.Time
+}
+
+// beginSync notes subscriptions that are about to be asked for.
+func (l *ledger) beginSync(group mq.GroupID, topic mq.TopicID, names []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		key := liteKey{group, topic, name}
+		if l.synced[key] == nil {
+			l.synced[key] = &syncing{first: l.next()}
+		}
+	}
 }
 
 // endSync notes that subscriptions were answered OK.
@@ -189,8 +215,8 @@ func (l *ledger) endSync(life int, group mq.GroupID, topic mq.TopicID, names []s
 	l.counts.syncs++
 	for _, name := range names {
 		key := liteKey{group, topic, name}
-		if s := l.synced[key]; s == nil || !s.ok {
-			l.synced[key] = &syncing{ok: true, seq: l.next(), when: time.Now()}
+		if s := l.synced[key]; !s.ok {
+			s.ok, s.seq, s.when = true, l.next(), time.Now()
 		}
 	}
 }
