@@ -39,6 +39,7 @@ type story struct {
 	topic   *mq.Topic
 	readers *mq.Group
 	doomed  *mq.Topic
+	types   *types // messages of other types, if it tells of them
 }
 
 func newStory(o settings) *story {
@@ -173,7 +174,7 @@ func (c *story) verify(fs vfs.FS, lost bool, final []string) (faults []string) {
 	}()
 	note("reconcile", v.reconcile())
 	if c.topic != nil && c.readers != nil {
-		note("drain", drain(v.ctx, v.store, l, []*mq.Topic{c.topic}, nil, []consumers{{Group: c.readers}}))
+		note("drain", drain(v.ctx, v.store, l, append([]*mq.Topic{c.topic}, c.types.topics()...), liteNames, []consumers{{Group: c.readers}}))
 	}
 	return faults
 }
@@ -233,6 +234,9 @@ func (c *story) metadata() (err error) {
 			return err
 		},
 	}
+	if c.types != nil {
+		steps = append(steps, c.moreMetadata()...)
+	}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -249,7 +253,7 @@ func (c *story) send(topic *mq.Topic, queue mq.QueueID, n int) error {
 		msgs[i] = message(id, "")
 		msgs[i].Properties = make([]byte, 900) // no valid properties, and not looked at
 	}
-	if topic != c.topic {
+	if topic == c.doomed {
 		_, err := c.store.Append(c.ctx, shardName, topic, queue, msgs)
 		return err
 	}
@@ -329,7 +333,10 @@ func (c *story) first() error {
 	if err := c.store.DeleteTopic(c.ctx, c.doomed.ID); err != nil {
 		return err
 	}
-	return c.send(c.topic, 1, 4)
+	if err := c.send(c.topic, 1, 4); err != nil || c.types == nil {
+		return err
+	}
+	return c.firstOfTypes()
 }
 
 func (c *story) second() error {
@@ -356,6 +363,11 @@ func (c *story) second() error {
 	}
 	if err := c.ack(got[1]); err != nil {
 		return err
+	}
+	if c.types != nil {
+		if err := c.secondOfTypes(); err != nil {
+			return err
+		}
 	}
 	time.Sleep(11 * time.Second) // the other leases end
 	return c.send(c.topic, 0, 1)
