@@ -44,11 +44,17 @@ type place struct {
 
 // sent is one send: a single message or a batch.
 type sent struct {
-	ids    []string
-	tag    string
-	acked  bool
+	ids   []string
+	tag   string
+	acked bool
+	answer
+	*wait // of a delayed or a half message
+}
+
+// answer is that to a send, of its first message.
+type answer struct {
 	offset int64
-	*wait  // of a delayed or a half message
+	handle string // of a message that waits
 }
 
 // fate is what a group saw of a message.
@@ -91,13 +97,19 @@ func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
 }
 
 // endSend notes that a send was answered OK, at first or when it was tried again.
-func (h *history) endSend(sn *sent, offset int64, again bool) {
+func (h *history) endSend(sn *sent, a answer, again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if again {
+	if again || sn.acked {
 		h.repeats++
 	}
-	sn.acked, sn.offset = true, offset
+	if sn.acked {
+		if a != sn.answer {
+			h.fault(&h.other, "%v was answered with %+v and, sent again, with %+v", sn.ids, sn.answer, a)
+		}
+		return
+	}
+	sn.acked, sn.answer = true, a
 	h.acked += len(sn.ids)
 }
 

@@ -25,12 +25,21 @@ type producer struct {
 	history *history
 	rng     *rand.Rand
 	next    int
+	kept    struct { // a send that was answered OK, to be repeated later
+		req *rmqpb.SendMessageRequest
+		sn  *sent
+		at  time.Time
+	}
 }
 
 // lites are the lite topics that there are, priorities how many priorities.
 var lites = []string{"one", "two", "three"}
 
 const priorities = 4
+
+// repeatAfter is how long after it was answered a send is repeated, so that the server has
+// been killed in between, more often than not.
+const repeatAfter = 700 * time.Millisecond
 
 // waits reports whether the producer's messages wait for something.
 func (p *producer) waits() bool {
@@ -42,8 +51,16 @@ func (p *producer) run(ctx context.Context) {
 	defer recalls.Wait()
 	for ctx.Err() == nil {
 		req, sn := p.request()
-		if resp := p.send(ctx, req, sn); resp != nil && p.waits() {
+		resp := p.send(ctx, req, sn)
+		if resp != nil && p.waits() {
 			p.decide(ctx, sn, resp.GetEntries()[0], &recalls)
+		}
+		switch {
+		case p.kept.sn != nil && time.Since(p.kept.at) > repeatAfter:
+			p.send(ctx, p.kept.req, p.kept.sn) // as if its answer had been lost
+			p.kept.sn = nil
+		case p.kept.sn == nil && resp != nil:
+			p.kept.req, p.kept.sn, p.kept.at = req, sn, time.Now()
 		}
 		if !pause(ctx, time.Duration(p.rng.IntN(8))*time.Millisecond) {
 			return
@@ -102,7 +119,8 @@ func (p *producer) send(ctx context.Context, req *rmqpb.SendMessageRequest, sn *
 		resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, req)
 		cancel()
 		if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK && len(resp.GetEntries()) == len(req.GetMessages()) {
-			p.history.endSend(sn, resp.GetEntries()[0].GetOffset(), failures > 0)
+			entry := resp.GetEntries()[0]
+			p.history.endSend(sn, answer{entry.GetOffset(), entry.GetRecallHandle() + entry.GetTransactionId()}, failures > 0)
 			return resp
 		}
 		if !pause(ctx, backoff(failures)) || p.rng.IntN(3) == 0 {

@@ -5,8 +5,10 @@
 // Its tests are what it is about. One story of everything that a node does is told
 // while each operation of the file system fails in turn, or the machine crashes after
 // it; every file of a node is damaged in every way; and random histories of clients,
-// crashes and failures are judged by what the clients were told. A failed run prints
-// the seed that repeats it.
+// crashes and failures are judged by what the clients were told. A history mixes what its
+// seed says: ordinary, FIFO and delayed messages, transactions, priorities, lite topics,
+// groups that are moved, sends that come again. A failed run prints the seed that repeats it,
+// up to the order of goroutines; with PERIGEE_TRACE=all it says what happened.
 package main
 
 import (
