@@ -133,6 +133,7 @@ func (s *Shard) askOutlook(ctx context.Context, r mq.Receive, l *look) error {
 type candidate struct {
 	machine.Popped
 	again  bool // it is to be delivered again
+	lane   bool // and others wait for it
 	wanted bool
 }
 
@@ -217,7 +218,7 @@ func (l *look) findReady(v *machine.View) (ready []redelivery, list []candidate,
 			c.wanted = true // whoever pops it finds that it is gone
 			continue
 		}
-		c.Pos, c.Size = e.Pos, e.Size
+		c.Pos, c.Size, c.lane = e.Pos, e.Size, l.outlook.Ordered && e.Group != 0
 	}
 	return ready, list, nil
 }
@@ -369,19 +370,29 @@ func (s *Shard) stopped() error {
 	}
 }
 
+func (c *candidate) judgement() judgement {
+	switch {
+	case c.wanted:
+		return judgedWanted
+	case c.lane:
+		return judgedInTheWay
+	}
+	return judgedUnwanted
+}
+
 // keep notes what was judged, and returns how much of it is wanted.
 func (l *look) keep(list []candidate, ready []redelivery) (found int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.judged++
-	kept := make(map[keyspace.Ref]bool, len(ready))
+	kept := make(map[keyspace.Ref]judgement, len(ready))
 	for i := range list {
 		c := &list[i]
 		if c.wanted {
 			found++
 		}
 		if c.again {
-			l.ready[keyspace.Ref{Sub: l.key.sub, Queue: c.Queue, Offset: c.Offset}] = c.wanted
+			l.ready[keyspace.Ref{Sub: l.key.sub, Queue: c.Queue, Offset: c.Offset}] = c.judgement()
 			continue
 		}
 		q := &l.queues[c.Queue]
@@ -398,19 +409,21 @@ func (l *look) keep(list []candidate, ready []redelivery) (found int) {
 	// The first ones that are not wanted need not be remembered.
 	passed := true
 	for _, r := range ready {
-		want, ok := l.ready[r.ref]
+		v, ok := l.ready[r.ref]
 		if !ok {
 			q := &l.queues[r.ref.Queue]
 			if r.ref.Offset < q.from || r.ref.Offset >= q.to {
 				break // forgotten meanwhile
 			}
-			_, want = slices.BinarySearch(q.wanted, r.ref.Offset)
+			if _, found := slices.BinarySearch(q.wanted, r.ref.Offset); found {
+				v = judgedWanted
+			}
 		}
-		if passed = passed && !want; passed {
+		if passed = passed && v == judgedUnwanted; passed {
 			l.after = r.seq
 			continue
 		}
-		kept[r.ref] = want
+		kept[r.ref] = v
 	}
 	l.ready = kept
 	l.readyLevel = !l.readyMore

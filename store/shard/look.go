@@ -67,7 +67,7 @@ type look struct {
 	version uint64 // of the group
 	queues  []judgedQueue
 	// ready are the redeliveries behind after that were judged.
-	ready map[keyspace.Ref]bool
+	ready map[keyspace.Ref]judgement
 	after uint64
 	// asked counts the outlooks asked for, judged the slices, pops what popped was told.
 	asked, judged, pops uint64
@@ -83,6 +83,17 @@ type look struct {
 	first                 int       // the queue to begin with
 	fruitless             time.Time // when a look at new messages ended that found none wanted
 }
+
+// A judgement is what was judged of a redelivery.
+type judgement uint8
+
+const (
+	judgedUnwanted judgement = iota // it is left for another filter
+	judgedWanted
+	// judgedInTheWay is not wanted and has a message group in a group that keeps their order: all behind it
+	// waits until a pop has settled it.
+	judgedInTheWay
+)
 
 // A judgedQueue is the part of a queue that was judged.
 type judgedQueue struct {
@@ -100,7 +111,7 @@ func (ls *looks) enter(sub keyspace.Sub, filter mq.Filter) wish {
 		if ls.by == nil {
 			ls.by, ls.of = map[listKey]*look{}, map[keyspace.Sub][]*look{}
 		}
-		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]bool{}, urgent: make(chan struct{}, 1), sent: time.Now()}
+		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]judgement{}, urgent: make(chan struct{}, 1), sent: time.Now()}
 		ls.by[key], ls.of[sub] = l, append(ls.of[sub], l)
 	}
 	l.users++
@@ -182,25 +193,28 @@ type offer struct {
 func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wanted, ranges := 0, 0
+	found, ranges := 0, 0
 	for i := range l.queues {
 		q := &l.queues[i]
-		wanted += len(q.wanted)
+		found += len(q.wanted)
 		if len(q.wanted) > 0 {
 			ranges++
 		}
 	}
-	for _, want := range l.ready {
-		if want {
-			wanted++
+	move := l.unsent >= moveAfter || l.unsent > 0 && time.Since(l.sent) >= moveTime
+	for _, v := range l.ready {
+		switch v {
+		case judgedWanted:
+			found++
+		case judgedInTheWay:
+			move = true
 		}
 	}
-	move := l.unsent >= moveAfter || l.unsent > 0 && time.Since(l.sent) >= moveTime
 	if l.version != r.Group.Version {
 		// With a lower limit of attempts some are used up, wanted or not.
 		l.version, l.after, move = r.Group.Version, 0, true
 	}
-	if !move && wanted < r.Max && (wanted == 0 || !few) {
+	if !move && found < r.Max && (found == 0 || !few) {
 		return o, false
 	}
 	l.unsent, l.sent = 0, time.Now()
@@ -218,12 +232,15 @@ func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 		j.Wanted = slices.Clone(j.Wanted)
 		o.judged = append(o.judged, j)
 	}
-	for ref, want := range l.ready {
+	for ref, v := range l.ready {
+		if v == judgedInTheWay {
+			delete(l.ready, ref) // it is gone then, or judged again
+		}
 		if q := &l.queues[ref.Queue]; ref.Offset >= q.from && ref.Offset < q.to {
 			continue // judged there
 		}
 		j := command.JudgedRange{Queue: ref.Queue, From: ref.Offset, To: ref.Offset + 1}
-		if want {
+		if v == judgedWanted {
 			j.Wanted = []mq.QueueOffset{ref.Offset}
 		}
 		o.judged = append(o.judged, j)
