@@ -299,7 +299,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats()); err != nil {
+	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats(), m.loadDue()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -323,7 +323,6 @@ func (m *Machine) load() error {
 		switch l.State {
 		case keyspace.Leased:
 			m.noteTry(s, ref, l)
-			m.due.add(l.When)
 		case keyspace.Ready:
 			s.readyLast = max(s.readyLast, l.When)
 		}
