@@ -201,9 +201,7 @@ func (m *Machine) popOfLane(p *pop, ref keyspace.Ref, l keyspace.Lease) (left bo
 		return false, err
 	}
 	if !found {
-		m.Effects.Lost++
-		p.res.Lost++
-		return false, m.drop(p.s, ref, l)
+		return false, m.lose(p, ref, l)
 	}
 	switch wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); {
 	case !known:

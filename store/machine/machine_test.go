@@ -326,7 +326,7 @@ func (h *history) change(*rapid.T) {
 		c.Changes = append(c.Changes, command.LeaseChange{
 			LeaseRef:  ref,
 			Invisible: int64(rapid.SampledFrom([]time.Duration{0, 1, 2 * time.Second, time.Minute}).Draw(h.t, "invisible")),
-			Reason:    mq.ChangeReason(rapid.IntRange(0, 3).Draw(h.t, "reason")),
+			Reason:    mq.ChangeReason(rapid.IntRange(0, 4).Draw(h.t, "reason")),
 		})
 	}
 	res := h.apply(command.KindChange, c)
@@ -636,7 +636,7 @@ func TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack, "ack again": h.ack,
 				"change": h.change, "change again": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
+				"choose": h.popChosen, "set offset": h.setOffset, "purge": h.purge, "trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))
