@@ -39,6 +39,17 @@ type lane struct {
 	whole uint64
 }
 
+// remove takes out an offset, at its place. What leaves is near the head, or near the end
+// when a group is set back: a long lane is not moved for it.
+func (ln *lane) remove(at int) {
+	if at >= len(ln.offsets)/2 {
+		ln.offsets = slices.Delete(ln.offsets, at, at+1)
+		return
+	}
+	copy(ln.offsets[1:at+1], ln.offsets[:at])
+	ln.offsets = ln.offsets[1:]
+}
+
 // ordered reports whether the group keeps the order of message groups.
 func (m *Machine) ordered(id mq.GroupID) bool {
 	g := m.groups[id]
@@ -96,9 +107,7 @@ func (m *Machine) leave(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		}
 		return nil
 	}
-	// What leaves is near the head, and a long lane is not moved for it.
-	copy(ln.offsets[1:at+1], ln.offsets[:at])
-	ln.offsets = ln.offsets[1:]
+	ln.remove(at)
 	if at > 0 {
 		return nil
 	}
