@@ -49,6 +49,9 @@ const (
 	KindLitePop       Kind = 23
 	KindLiteExpire    Kind = 24 // end the lives of lite topics
 	KindLiteTrim      Kind = 25 // remove messages of lite topics
+
+	KindEndDeliveries Kind = 29 // end some of what a group has of a queue under delivery
+	KindForget        Kind = 30 // forget what was sent, before its time
 )
 
 var kindNames = [...]string{
@@ -60,6 +63,7 @@ var kindNames = [...]string{
 	KindEndTransaction: "end-transaction", KindChecked: "checked",
 	KindSetOffset:     "set-offset",
 	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
+	KindEndDeliveries: "end-deliveries", KindForget: "forget",
 }
 
 // String returns the name of the kind.

@@ -226,6 +226,29 @@ func (m *model) setOffset(c *command.SetOffset) int {
 	return dropped
 }
 
+// endDeliveries returns which deliveries end, the last first.
+func (m *model) endDeliveries(c *command.EndDeliveries) (refs []keyspace.Ref) {
+	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
+	if m.subs[sub] == nil || int(c.Queue) >= len(m.topics[c.Topic]) {
+		return nil
+	}
+	s := m.placed(sub)
+	for ref := range s.leases {
+		if ref.Queue == c.Queue && ref.Offset >= c.From && ref.Offset < c.To {
+			refs = append(refs, ref)
+		}
+	}
+	slices.SortFunc(refs, func(a, b keyspace.Ref) int { return compareRefs(b, a) })
+	refs = refs[:min(len(refs), int(c.Limit))]
+	for _, ref := range refs {
+		m.settle(ref)
+		if c.Back {
+			s.progress[c.Queue] = min(s.progress[c.Queue], int(ref.Offset))
+		}
+	}
+	return refs
+}
+
 // positions returns what Positions must.
 func (m *model) positions(id keyspace.Sub) []mq.Position {
 	var list []mq.Position
