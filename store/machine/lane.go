@@ -330,12 +330,14 @@ func (m *Machine) disband(s *sub) error {
 // lineUp makes lanes of what is under delivery. What is leased stays so.
 func (m *Machine) lineUp(s *sub) error {
 	m.fifo[s.id.Topic] = append(m.fifo[s.id.Topic], s)
+	var entries laneReader
+	defer entries.close()
 	return m.eachLease(s, func(ref keyspace.Ref, l keyspace.Lease) error {
 		if l.State == keyspace.UsedUp || ref.Queue.IsLite() {
 			return nil
 		}
 		if l.Lane == 0 {
-			e, found, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+			e, found, err := entries.entry(m, ref)
 			if err != nil || !found || e.Group == 0 {
 				return err
 			}
