@@ -148,6 +148,14 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Repeated) },
 	},
 	{
+		family{"perigee.dedup.forgotten", counter, none, ofShard, "Messages that were forgotten before the dedup window of their topic was over, because what is known takes too much memory: one of them that is sent again is stored again."},
+		func(r *shardReading) float64 { return float64(r.Forgotten) },
+	},
+	{
+		family{"perigee.dedup.memory.bytes", gauge, none, ofShard, "Memory that repeats are known by."},
+		func(r *shardReading) float64 { return float64(r.KnownBytes) },
+	},
+	{
 		family{"perigee.messages.delivered", counter, none, ofShard, "Messages leased to consumers, redeliveries included."},
 		func(r *shardReading) float64 { return float64(r.Delivered) },
 	},

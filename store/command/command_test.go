@@ -89,6 +89,10 @@ func samples() map[command.Kind]encoder {
 		},
 		command.KindLiteExpire: &command.LiteExpire{Time: 1, Topic: 2, Before: 1 << 40, Limit: 3},
 		command.KindLiteTrim:   &command.LiteTrim{Time: 1, Topic: 2, Before: -1 << 40, Pos: 1 << 41, Limit: 3},
+		command.KindEndDeliveries: &command.EndDeliveries{
+			Time: 1, Topic: 2, Group: 3, Queue: 4, From: 1 << 40, To: 1 << 41, Limit: 1000, Back: true,
+		},
+		command.KindForget: &command.Forget{Time: 1, Minute: 1 << 25},
 	}
 }
 
@@ -230,6 +234,12 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindLiteTrim:
 		c, err := command.DecodeLiteTrim(payload)
+		return c.Append(nil), err
+	case command.KindEndDeliveries:
+		c, err := command.DecodeEndDeliveries(payload)
+		return c.Append(nil), err
+	case command.KindForget:
+		c, err := command.DecodeForget(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)

@@ -39,7 +39,8 @@ type Record struct {
 type Result struct {
 	// Err is a refusal that changed nothing: a sentinel of mq, wrapped.
 	Err error
-	// First is the offset of the first message of an append.
+	// First is the offset of the first message of an append, or of the deliveries that
+	// were ended.
 	First mq.QueueOffset
 	// Stored says for each message of a send what it has come to.
 	Stored []Stored
@@ -70,8 +71,10 @@ type Result struct {
 	// Lites are the queues of the lite topics that were subscribed to, in their order, or
 	// those of which a pop left something that could be delivered.
 	Lites []mq.QueueID
-	// Dropped is how many deliveries a set-offset has ended.
+	// Dropped is how many deliveries a set-offset or end-deliveries has ended.
 	Dropped int
+	// Forgotten is how many messages are no longer known to have been sent.
+	Forgotten int
 	// Lost is how many redeliveries a pop dropped because their message is no
 	// longer stored.
 	Lost uint64
@@ -303,7 +306,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats()); err != nil {
+	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats(), m.loadDue()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -327,7 +330,6 @@ func (m *Machine) load() error {
 		switch l.State {
 		case keyspace.Leased:
 			m.noteTry(s, ref, l)
-			m.due.add(l.When)
 		case keyspace.Ready:
 			s.readyLast = max(s.readyLast, l.When)
 		}
@@ -445,6 +447,10 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyLiteExpire(rec, res)
 	case command.KindLiteTrim:
 		err = m.applyLiteTrim(rec, res)
+	case command.KindEndDeliveries:
+		err = m.applyEndDeliveries(rec, res)
+	case command.KindForget:
+		err = m.applyForget(rec, res)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}

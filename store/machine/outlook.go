@@ -20,9 +20,6 @@ type Outlook struct {
 	// in their sequence, and none behind ReadyLast.
 	Ready               int64
 	ReadyLow, ReadyLast uint64
-	// Ordered says that the group keeps the order of message groups: what is to be
-	// delivered again and has one must be taken or settled by whoever comes first.
-	Ordered bool
 }
 
 // Outlook sets o, and reuses its memory. It is called after Commit.
@@ -35,7 +32,7 @@ func (m *Machine) Outlook(id keyspace.Sub, o *Outlook) error {
 	if err := errors.Join(m.loadQueues(t), m.loadProgress(s, t)); err != nil {
 		return err
 	}
-	o.Known, o.Ready, o.ReadyLow, o.ReadyLast, o.Ordered = true, s.ready, s.readyLow, s.readyLast, m.ordered(id.Group)
+	o.Known, o.Ready, o.ReadyLow, o.ReadyLast = true, s.ready, s.readyLow, s.readyLast
 	for i, q := range t.queues {
 		start := max(s.progress[i], q.min)
 		o.Queues = append(o.Queues, Range{Queue: mq.QueueID(i), Low: start, High: max(start, q.next)})

@@ -96,9 +96,7 @@ func (m *Machine) lendAgain(p *pop, ref keyspace.Ref, l keyspace.Lease) error {
 		return err
 	}
 	if !found {
-		m.Effects.Lost++
-		p.res.Lost++
-		return m.drop(p.s, ref, l)
+		return m.lose(p, ref, l)
 	}
 	next, err := m.next(p.s, ref, l)
 	if err != nil {

@@ -84,16 +84,15 @@ type look struct {
 	fruitless             time.Time // when a look at new messages ended that found none wanted
 }
 
-// A judgement is what was judged of a redelivery.
-type judgement uint8
+// A judgement is what was found of a redelivery.
+type judgement struct {
+	wanted  bool
+	grouped bool // it is of a message group
+}
 
-const (
-	judgedUnwanted judgement = iota // it is left for another filter
-	judgedWanted
-	// judgedInTheWay is not wanted and has a message group in a group that keeps their order: all behind it
-	// waits until a pop has settled it.
-	judgedInTheWay
-)
+// blocks reports whether the redelivery is not wanted and keeps others waiting for it,
+// which is so in a group that is FIFO. A pop that is told so settles it.
+func (v judgement) blocks(fifo bool) bool { return fifo && v.grouped && !v.wanted }
 
 // A judgedQueue is the part of a queue that was judged.
 type judgedQueue struct {
@@ -193,28 +192,25 @@ type offer struct {
 func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	found, ranges := 0, 0
+	wanted, ranges := 0, 0
 	for i := range l.queues {
 		q := &l.queues[i]
-		found += len(q.wanted)
+		wanted += len(q.wanted)
 		if len(q.wanted) > 0 {
 			ranges++
 		}
 	}
-	move := l.unsent >= moveAfter || l.unsent > 0 && time.Since(l.sent) >= moveTime
 	for _, v := range l.ready {
-		switch v {
-		case judgedWanted:
-			found++
-		case judgedInTheWay:
-			move = true
+		if v.wanted || v.blocks(r.Group.FIFO) {
+			wanted++
 		}
 	}
+	move := l.unsent >= moveAfter || l.unsent > 0 && time.Since(l.sent) >= moveTime
 	if l.version != r.Group.Version {
 		// With a lower limit of attempts some are used up, wanted or not.
 		l.version, l.after, move = r.Group.Version, 0, true
 	}
-	if !move && found < r.Max && (found == 0 || !few) {
+	if !move && wanted < r.Max && (wanted == 0 || !few) {
 		return o, false
 	}
 	l.unsent, l.sent = 0, time.Now()
@@ -233,14 +229,14 @@ func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 		o.judged = append(o.judged, j)
 	}
 	for ref, v := range l.ready {
-		if v == judgedInTheWay {
-			delete(l.ready, ref) // it is gone then, or judged again
+		if v.blocks(r.Group.FIFO) {
+			delete(l.ready, ref) // what the pop leaves of them is looked at again
 		}
 		if q := &l.queues[ref.Queue]; ref.Offset >= q.from && ref.Offset < q.to {
 			continue // judged there
 		}
 		j := command.JudgedRange{Queue: ref.Queue, From: ref.Offset, To: ref.Offset + 1}
-		if v == judgedWanted {
+		if v.wanted {
 			j.Wanted = []mq.QueueOffset{ref.Offset}
 		}
 		o.judged = append(o.judged, j)
@@ -267,6 +263,13 @@ func (l *look) passing(pause time.Duration) (o offer, due bool) {
 	}
 	o.after = l.readyLast
 	return o, len(o.judged) > 0
+}
+
+// nothing returns an offer of no message.
+func (l *look) nothing() offer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return offer{after: l.readyLast}
 }
 
 // passed forgets what the group was carried past.
@@ -334,6 +337,12 @@ func (l *look) moment() uint64 {
 // popJudged asks for messages that the filter wants until there are some, everything was
 // looked at, or the time is over.
 func (s *Shard) popJudged(ctx context.Context, r mq.Receive, l *look, end time.Time) (haul, error) {
+	if r.Group.FIFO && r.Attempt != "" {
+		// What is left of an earlier delivery needs no judging.
+		if got, _, err := s.choose(ctx, r, l.nothing()); err != nil || len(got.popped) > 0 {
+			return got, err
+		}
+	}
 	since, full, all := l.moment(), false, false
 	// By priority, what was judged ahead may come behind what nobody has looked at yet.
 	byPriority := orderOf(&r) == command.PriorityOrder
@@ -388,7 +397,7 @@ func (s *Shard) choose(ctx context.Context, r mq.Receive, o offer) (got haul, un
 			return haul{}, false, err
 		}
 		<-req.done // also when ctx ends: what it leases must be given back
-		got.popped, got.popID = append([]machine.Popped(nil), req.res.Popped...), mq.PopID(req.pop.Time)
+		got.popped, got.popID = append([]machine.Popped(nil), req.res.Popped...), req.res.PopID
 		got.more, got.left, got.full = req.res.More, req.res.Left, got.full || req.res.Full
 		unjudged, err = unjudged || req.res.Unjudged, req.err
 		o.after = req.res.After
@@ -409,6 +418,7 @@ func (s *Shard) moveOn(ctx context.Context, r mq.Receive, l *look, pause time.Du
 	if !due {
 		return nil
 	}
+	r.Attempt = "" // nobody waits for messages
 	_, _, err := s.choose(ctx, r, o)
 	if err == nil {
 		l.passed(o)

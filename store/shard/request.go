@@ -34,6 +34,7 @@ type request struct {
 	pendingChange command.PendingChange
 	drop          command.Drop
 	setOffset     command.SetOffset
+	endDeliveries command.EndDeliveries
 	liteSub       command.LiteSubscribe
 	litePop       command.LiteAttempt // of a lite-pop, too
 	liteExpire    command.LiteExpire
@@ -183,6 +184,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindSetOffset:
 		r.setOffset.Time = now
 		return &r.setOffset
+	case command.KindEndDeliveries:
+		r.endDeliveries.Time = now
+		return &r.endDeliveries
 	case command.KindLiteSubscribe:
 		r.liteSub.Time = now
 		return &r.liteSub

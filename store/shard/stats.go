@@ -15,7 +15,8 @@ import (
 type stats struct {
 	syncs, records                  atomic.Uint64
 	appended, appendedBytes         atomic.Uint64
-	repeated                        atomic.Uint64
+	repeated, forgotten             atomic.Uint64
+	known                           atomic.Int64
 	delivered, redelivered, settled atomic.Uint64
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
@@ -34,6 +35,13 @@ func (st *stats) open(m *machine.Machine, maxSeries int) {
 	st.position.Store(m.State().Pos)
 	st.timed.Store(m.PendingIn(keyspace.Timed))
 	st.halves(m)
+	st.knows(m)
+}
+
+// knows notes how much memory it takes to know what was sent.
+func (st *stats) knows(m *machine.Machine) {
+	bytes, _ := m.KnownBytes()
+	st.known.Store(bytes)
 }
 
 // halves notes how many half messages wait for the end of their transaction.
@@ -48,6 +56,7 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 	if kind == command.KindLiteTrim || kind == command.KindLiteExpire {
 		st.trimmed.Add(res.Trimmed)
 	}
+	st.forgotten.Add(uint64(res.Forgotten))
 	if r == nil || r.internal {
 		return
 	}
@@ -179,6 +188,8 @@ func (st *stats) failedRead(id keyspace.Sub) {
 type Stats struct {
 	Appended, AppendedBytes uint64 // messages sent, and the bytes of their bodies
 	Repeated                uint64 // messages sent again, and not stored again
+	Forgotten               uint64 // messages that were forgotten before a send that repeats them would be
+	KnownBytes              int64  // of memory for what repeats are known by
 	Delivered, Redelivered  uint64 // messages; the first includes the second
 	Pulled                  uint64 // messages read without a lease
 	Settled, Refused        uint64 // acknowledgements by their answer
@@ -239,6 +250,7 @@ func (s *Shard) Stats() Stats {
 		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(), NotRemoved: st.notRemoved.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
+		Forgotten: st.forgotten.Load(), KnownBytes: st.known.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
 		Pulled:      st.pulled.Load(),
 		LiteClients: liteClients, LiteSubscriptions: liteSubscriptions,
