@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 # How often the crash test kills the server.
 KILLS    ?= 20
 # How many histories with faults the torture test simulates in each flush mode.
-HISTORIES ?= $(if $(SHORT),100,5000)
+HISTORIES ?= $(if $(SHORT),100,3000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
 # Arguments of `make run` and `make bench`.
@@ -93,7 +93,7 @@ $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 	cd $(NODE) && npm ci --no-audit --no-fund
 	touch $@
 
-bench: build ## Measure bin/perigee (ARGS=...).
+bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
 
 benchmarks: ## Run every Go benchmark once, to see that they still do.

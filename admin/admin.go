@@ -59,7 +59,7 @@ type Store interface {
 	TimerStore
 	TransactionStore
 	Queues(ctx context.Context, shard string, id mq.TopicID) ([]mq.QueueRange, error)
-	LiteTopics(ctx context.Context, shard string, id mq.TopicID) (int, error)
+	LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
 	OffsetStore

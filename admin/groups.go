@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/mq"
@@ -45,7 +48,11 @@ func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*a
 // progress sums the group's backlogs over all shards. Topics that were deleted
 // meanwhile are left out.
 func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTopic, error) {
-	byID := map[mq.TopicID]*adminpb.GroupTopic{}
+	type progress struct {
+		*adminpb.GroupTopic
+		lite bool
+	}
+	byID := map[mq.TopicID]progress{}
 	var list []*adminpb.GroupTopic
 	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
@@ -53,8 +60,8 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 			return nil, err
 		}
 		for _, b := range backlogs {
-			p := byID[b.Topic]
-			if p == nil {
+			p, known := byID[b.Topic]
+			if !known {
 				t, err := s.router.TopicByID(b.Topic)
 				if errors.Is(err, mq.ErrTopicNotFound) {
 					continue
@@ -62,9 +69,14 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 				if err != nil {
 					return nil, err
 				}
-				p = &adminpb.GroupTopic{Namespace: t.Namespace, Name: t.Name}
+				p = progress{&adminpb.GroupTopic{Namespace: t.Namespace, Name: t.Name}, t.Type == mq.TopicLite}
 				byID[b.Topic] = p
-				list = append(list, p)
+				list = append(list, p.GroupTopic)
+			}
+			if p.lite {
+				if err := s.addLites(ctx, shard, g.ID, b.Topic, p.GroupTopic); err != nil {
+					return nil, err
+				}
 			}
 			p.Ready += b.Ready
 			p.InFlight += b.InFlight
@@ -76,6 +88,21 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return list, nil
+}
+
+// addLites adds what waits for the group in lite topics of one shard.
+func (s *Server) addLites(ctx context.Context, shard string, group mq.GroupID, topic mq.TopicID, p *adminpb.GroupTopic) error {
+	stock, err := s.store.LiteStock(ctx, shard, topic)
+	if err != nil {
+		return err
+	}
+	w := stock.Groups[group]
+	p.Ready += w.Messages
+	p.LiteTopics += w.Topics
+	if w.Topics > 0 {
+		p.LiteOldestAge = durationpb.New(max(p.GetLiteOldestAge().AsDuration(), time.Duration(w.Age)))
+	}
+	return nil
 }
 
 // ListGroups answers the consumer groups of a namespace in the order of their names.

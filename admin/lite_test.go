@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,7 +68,7 @@ func TestDeadLettersOfLiteTopicsGoBackThere(t *testing.T) {
 		require.NoError(t, err)
 		group, _, err := f.router.CreateGroup(t.Context(), router.GroupSpec{Resource: mq.Resource{Name: "workers"}})
 		require.NoError(t, err)
-		_, err = f.store.SyncLite(t.Context(), shards[0], mq.LiteSync{Topic: topic, Group: group, Client: "c", Names: []string{"a", "b"}})
+		_, err = f.store.SyncLite(t.Context(), mq.LiteSync{Topic: topic, Group: group, Client: "c"}, map[string][]string{shards[0]: {"a", "b"}})
 		require.NoError(t, err)
 		for _, lite := range []string{"a", "b"} {
 			for _, n := range []string{"1", "2"} {
@@ -102,4 +103,74 @@ func TestDeadLettersOfLiteTopicsGoBackThere(t *testing.T) {
 		}
 		require.Equal(t, map[string][]string{"a": {"a1", "a2"}, "b": {"b1", "b2"}}, order)
 	})
+}
+
+func TestWhatWaitsInLiteTopicsIsShownAndPurged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixtureOn(t, shards)
+		topic, _, err := f.router.CreateTopic(t.Context(), router.TopicSpec{Resource: mq.Resource{Name: "parent"}, Type: mq.TopicLite, Queues: 2})
+		require.NoError(t, err)
+		group, _, err := f.router.CreateGroup(t.Context(), router.GroupSpec{Resource: mq.Resource{Name: "workers"}})
+		require.NoError(t, err)
+		names := map[string][]string{shards[0]: {"a", "b"}, shards[1]: {"c"}}
+		_, err = f.store.SyncLite(t.Context(), mq.LiteSync{Topic: topic, Group: group, Client: "c"}, names)
+		require.NoError(t, err)
+		round := 0
+		send := func(n int) {
+			round++
+			for shard, list := range names {
+				for _, lite := range list {
+					for i := range n {
+						_, err := f.store.Append(t.Context(), shard, topic, 0, []*mq.Message{{ID: fmt.Sprint(lite, round, i), Type: mq.Lite, Lite: lite}})
+						require.NoError(t, err)
+					}
+				}
+			}
+		}
+		describe := func() (*adminpb.GetTopicResponse, *adminpb.GroupTopic) {
+			described, err := f.GetTopic(t.Context(), &adminpb.GetTopicRequest{Name: "parent"})
+			require.NoError(t, err)
+			groups, err := f.GetGroup(t.Context(), &adminpb.GetGroupRequest{Name: "workers"})
+			require.NoError(t, err)
+			require.Len(t, groups.GetTopics(), 1)
+			return described, groups.GetTopics()[0]
+		}
+		send(3)
+		time.Sleep(time.Minute)
+		got, err := f.store.Receive(t.Context(), shards[1], mq.Receive{Topic: topic, Group: group, Lite: "c", Max: 2, Invisible: time.Hour})
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+		described, p := describe()
+		require.Equal(t, [...]int64{3, 9}, [...]int64{described.GetLiteTopics(), described.GetLiteMessages()})
+		require.Equal(t, [...]int64{7, 2, 3}, [...]int64{p.GetReady(), p.GetInFlight(), p.GetLiteTopics()})
+		require.InDelta(t, 60, p.GetLiteOldestAge().AsDuration().Seconds(), 1)
+
+		purged, err := f.PurgeTopic(t.Context(), &adminpb.PurgeTopicRequest{Name: "parent"})
+		require.NoError(t, err)
+		require.EqualValues(t, 9, purged.GetPurged())
+		described, p = describe()
+		require.Zero(t, described.GetLiteTopics()+described.GetLiteMessages())
+		require.Zero(t, p.GetReady()+p.GetInFlight()+p.GetLiteTopics())
+		require.Nil(t, p.GetLiteOldestAge())
+
+		// What comes afterwards is received, by those who had subscribed before.
+		send(1)
+		for shard, list := range names {
+			got, err := f.store.Receive(t.Context(), shard, mq.Receive{Topic: topic, Group: group, Lite: "c", Max: 32, Invisible: time.Hour})
+			require.NoError(t, err)
+			require.Len(t, got, len(list))
+		}
+	})
+}
+
+// Its ordinary queues are always empty: to set offsets there would do nothing, and say that
+// it has.
+func TestOffsetsOfALiteTopicsQueuesAreNotSet(t *testing.T) {
+	s, ctx := newFixture(t), t.Context()
+	_, err := s.CreateTopic(ctx, &adminpb.CreateTopicRequest{Name: "parent", Type: adminpb.TopicType_TOPIC_TYPE_LITE})
+	require.NoError(t, err)
+	_, err = s.CreateGroup(ctx, &adminpb.CreateGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	_, err = s.ResetOffset(ctx, &adminpb.ResetOffsetRequest{Group: "g", Topic: "parent", Target: &adminpb.ResetOffsetRequest_End_{End: adminpb.ResetOffsetRequest_END_LATEST}})
+	requireCode(t, codes.InvalidArgument, err, "SyncLiteSubscription")
 }

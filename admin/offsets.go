@@ -132,6 +132,9 @@ func (s *Server) resetOffset(ctx context.Context, req *adminpb.ResetOffsetReques
 	if err != nil {
 		return nil, err
 	}
+	if t.Type == mq.TopicLite {
+		return nil, invalid("topic", t.Resource.String(), "is of type LITE, with offsets in each of its lite topics: clients set them with the offset option of SyncLiteSubscription")
+	}
 	places, err := s.positions(ctx, t, g)
 	if err != nil {
 		return nil, err

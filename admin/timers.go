@@ -1,13 +1,11 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -26,19 +24,14 @@ type TimerStore interface {
 	Postpone(ctx context.Context, handles []mq.PendingHandle, at time.Time) []error
 }
 
-const (
-	maxTimers     = 1000 // of one call
-	defaultTimers = 100
-)
-
 // ListTimers answers the delayed messages of a topic, shard by shard, the first to be
 // delivered first.
 func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest) (*adminpb.ListTimersResponse, error) {
-	n := req.GetPageSize()
-	if n < 0 || n > maxTimers {
-		return nil, s.refusal(ctx, invalid("page_size", fmt.Sprint(n), fmt.Sprintf("must lie between 0 and %d", maxTimers)))
+	most, err := pendingPage(req.GetPageSize())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
-	t, err := s.timerTopic(ctx, req)
+	t, err := s.topicOf(ctx, req)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
@@ -54,7 +47,6 @@ func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest)
 		}
 		resp.Pending += pending
 	}
-	most := int(cmp.Or(n, defaultTimers))
 	for at.shard < len(t.Shards) && len(resp.Timers) < most {
 		list, next, err := s.store.Timers(ctx, t.Shards[at.shard].Shard, mq.PendingQuery{
 			Topic: t.ID, From: at.mark, Max: most - len(resp.Timers), MessageID: req.GetMessageId(),
@@ -77,48 +69,30 @@ func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest)
 	return resp, nil
 }
 
-// ofTopic is a request about a topic.
-type ofTopic interface {
-	GetNamespace() string
-	GetTopic() string
-}
-
-func (s *Server) timerTopic(ctx context.Context, req ofTopic) (*mq.Topic, error) {
-	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
-		return nil, err
-	}
-	return s.router.Topic(ctx, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()})
-}
-
 // A page is where a list of timers goes on.
 type page struct {
 	shard int // in the order of the topic's
 	mark  mq.PendingMark
 }
 
-func (p page) encode() string { return fmt.Sprintf("%d.%d.%d", p.shard, p.mark.At, uint64(p.mark.ID)) }
+func (p page) encode() string {
+	return pageToken(uint64(p.shard), uint64(p.mark.At), uint64(p.mark.ID))
+}
 
 func decodePage(token string, shards int) (p page, err error) {
 	if token == "" {
 		return p, nil
 	}
-	parts := strings.Split(token, ".")
-	if len(parts) == 3 {
-		var id uint64
-		p.shard, err = strconv.Atoi(parts[0])
-		p.mark.At, _ = strconv.ParseInt(parts[1], 10, 64)
-		id, _ = strconv.ParseUint(parts[2], 10, 64)
-		p.mark.ID = mq.PendingID(id)
-		if err == nil && p.shard >= 0 && p.shard < shards && p.encode() == token {
-			return p, nil
-		}
+	var shard, at, id uint64
+	if !readPageToken(token, &shard, &at, &id) || shard >= uint64(shards) || at > math.MaxInt64 {
+		return p, invalid("page_token", token, "is not from an answer about this topic")
 	}
-	return p, invalid("page_token", token, "is not from an answer about this topic")
+	return page{shard: int(shard), mark: mq.PendingMark{At: int64(at), ID: mq.PendingID(id)}}, nil
 }
 
 func timerProto(m *mq.PendingMessage) *adminpb.Timer {
 	return &adminpb.Timer{
-		Id: fmt.Sprintf("%s/%d", m.Shard, uint64(m.ID)), MessageId: m.MessageID, Tag: m.Tag, Keys: m.Keys,
+		Id: pendingID(m), MessageId: m.MessageID, Tag: m.Tag, Keys: m.Keys,
 		DeliverAt: timestamppb.New(m.At), StoredAt: timestamppb.New(m.StoreTime),
 		Shard: m.Shard, Queue: int32(m.Queue), Size: int64(m.Size),
 	}
@@ -135,9 +109,9 @@ func (s *Server) CancelTimers(ctx context.Context, req *adminpb.CancelTimersRequ
 
 // PostponeTimers gives delayed messages another time of delivery.
 func (s *Server) PostponeTimers(ctx context.Context, req *adminpb.PostponeTimersRequest) (*adminpb.PostponeTimersResponse, error) {
-	at := req.GetDeliverAt()
-	if at == nil || !at.IsValid() || at.GetSeconds() < 0 {
-		return nil, s.refusal(ctx, invalid("deliver_at", at.String(), "must be a point in time, not before 1970"))
+	at, err := postponedTo(req)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	if at.AsTime().After(time.Now().Add(s.maxDelay)) {
 		return nil, s.refusal(ctx, invalid("deliver_at", at.AsTime().Format(time.RFC3339Nano),
@@ -153,13 +127,29 @@ func (s *Server) PostponeTimers(ctx context.Context, req *adminpb.PostponeTimers
 	return &adminpb.PostponeTimersResponse{Results: results}, nil
 }
 
+// postponedTo returns the time of delivery that a request asks for.
+func postponedTo(req *adminpb.PostponeTimersRequest) (*timestamppb.Timestamp, error) {
+	at, delay := req.GetDeliverAt(), req.GetDelay()
+	switch {
+	case delay != nil && at != nil:
+		return nil, invalid("delay", delay.AsDuration().String(), "must not come with deliver_at")
+	case delay != nil && (!delay.IsValid() || delay.AsDuration() < 0):
+		return nil, invalid("delay", delay.AsDuration().String(), "must not be negative")
+	case delay != nil:
+		return timestamppb.New(time.Now().Add(delay.AsDuration())), nil
+	case at == nil || !at.IsValid() || at.GetSeconds() < 0:
+		return nil, invalid("deliver_at", at.String(), "must be a point in time, not before 1970")
+	}
+	return at, nil
+}
+
 // changeTimers changes those of the topic that can be, and answers for each. An error
 // that is not about one message is the answer to the call.
 func (s *Server) changeTimers(ctx context.Context, topic ofTopic, ids []string, change func(context.Context, []mq.PendingHandle) []error) ([]*adminpb.TimerResult, error) {
-	if n := len(ids); n == 0 || n > maxTimers {
-		return nil, invalid("ids", fmt.Sprint(n, " ids"), fmt.Sprintf("must be 1 to %d", maxTimers))
+	if err := checkIDs(ids); err != nil {
+		return nil, err
 	}
-	t, err := s.timerTopic(ctx, topic)
+	t, err := s.topicOf(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -189,24 +179,15 @@ func (s *Server) changeTimers(ctx context.Context, topic ofTopic, ids []string, 
 
 // timerHandle returns the message that an id or a recall handle names.
 func timerHandle(t *mq.Topic, id string) (h mq.PendingHandle, err error) {
-	shard, number, isID := cutLast(id)
+	shard, number, isID, err := parsePendingID(id)
 	if !isID {
 		if h, err = receipt.DecodePending(id); err == nil && h.Topic != t.ID {
 			err = fmt.Errorf("%w: it is of another topic", mq.ErrInvalidHandle)
 		}
 		return h, err
 	}
-	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || !slices.ContainsFunc(t.Shards, func(sq mq.ShardQueues) bool { return sq.Shard == shard }) {
 		return h, fmt.Errorf("%w: %q: must be a shard of the topic, a slash and a number, or a recall handle", mq.ErrInvalidHandle, mq.Shorten(id))
 	}
-	return mq.PendingHandle{Shard: shard, Topic: t.ID, ID: mq.PendingID(n)}, nil
-}
-
-func cutLast(id string) (shard, number string, found bool) {
-	i := strings.LastIndexByte(id, '/')
-	if i < 0 {
-		return "", "", false
-	}
-	return id[:i], id[i+1:], true
+	return mq.PendingHandle{Shard: shard, Topic: t.ID, ID: number}, nil
 }

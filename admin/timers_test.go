@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
@@ -110,6 +111,20 @@ func TestDelayedMessagesAreCancelledAndPostponedByIDOrHandle(t *testing.T) {
 		requireCode(t, codes.InvalidArgument, err, "max_delay")
 		_, err = s.PostponeTimers(t.Context(), &adminpb.PostponeTimersRequest{Topic: "a", Ids: ids})
 		requireCode(t, codes.InvalidArgument, err, "deliver_at")
+		for _, bad := range []*adminpb.PostponeTimersRequest{
+			{Delay: durationpb.New(-1)}, {Delay: &durationpb.Duration{Seconds: 1, Nanos: -1}}, {Delay: durationpb.New(time.Hour), DeliverAt: timestamppb.New(until)},
+		} {
+			bad.Topic, bad.Ids = "a", ids
+			_, err = s.PostponeTimers(t.Context(), bad)
+			requireCode(t, codes.InvalidArgument, err, "delay")
+		}
+		_, err = s.PostponeTimers(t.Context(), &adminpb.PostponeTimersRequest{Topic: "a", Ids: ids, Delay: durationpb.New(961 * time.Hour)})
+		requireCode(t, codes.InvalidArgument, err, "max_delay")
+		post, err = s.PostponeTimers(t.Context(), &adminpb.PostponeTimersRequest{Topic: "a", Ids: []string{byID["m2"]}, Delay: durationpb.New(3 * time.Hour)})
+		require.NoError(t, err)
+		require.Empty(t, post.GetResults()[0].GetError())
+		require.Equal(t, time.Now().Add(3*time.Hour).UTC(), s.timers(t, &adminpb.ListTimersRequest{Topic: "a", MessageId: "m2"})[0].GetDeliverAt().AsTime(),
+			"by the clock of the server")
 		_, err = s.CancelTimers(t.Context(), &adminpb.CancelTimersRequest{Topic: "a"})
 		requireCode(t, codes.InvalidArgument, err, "ids")
 

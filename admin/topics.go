@@ -55,17 +55,26 @@ func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*a
 		return nil, s.refusal(ctx, err)
 	}
 	resp := &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}
-	if t.Type != mq.TopicLite {
-		return resp, nil
-	}
-	for _, sq := range t.Shards {
-		n, err := s.store.LiteTopics(ctx, sq.Shard, t.ID)
-		if err != nil {
-			return nil, s.refusal(ctx, err)
-		}
-		resp.LiteTopics += int64(n)
+	if resp.LiteTopics, resp.LiteMessages, err = s.liteStock(ctx, t); err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	return resp, nil
+}
+
+// liteStock returns how many lite topics the topic has, and how many messages they hold.
+func (s *Server) liteStock(ctx context.Context, t *mq.Topic) (topics, messages int64, err error) {
+	if t.Type != mq.TopicLite {
+		return 0, 0, nil
+	}
+	for _, sq := range t.Shards {
+		stock, err := s.store.LiteStock(ctx, sq.Shard, t.ID)
+		if err != nil {
+			return 0, 0, err
+		}
+		topics += stock.Topics
+		messages += stock.Messages
+	}
+	return topics, messages, nil
 }
 
 // queues returns the queues of the topic, ordered by shard and number.
@@ -145,13 +154,18 @@ func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicReques
 }
 
 // PurgeTopic removes all messages of a topic that are stored when it is called,
-// those under delivery included. What is sent after it has returned is kept.
+// those under delivery included, and the lite topics with theirs. What is sent after it
+// has returned is kept.
 func (s *Server) PurgeTopic(ctx context.Context, req *adminpb.PurgeTopicRequest) (*adminpb.PurgeTopicResponse, error) {
 	t, err := s.router.Topic(ctx, resource(req))
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	before, err := s.queues(ctx, t)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	_, lite, err := s.liteStock(ctx, t)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
@@ -162,7 +176,9 @@ func (s *Server) PurgeTopic(ctx context.Context, req *adminpb.PurgeTopicRequest)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.PurgeTopicResponse{Queues: after}
+	// Of lite topics as they were counted before: what is sent to them meanwhile counts
+	// neither as purged nor as kept.
+	resp := &adminpb.PurgeTopicResponse{Queues: after, Purged: lite}
 	for _, q := range after {
 		resp.Purged += q.MinOffset
 	}

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
-	"strconv"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -24,11 +24,6 @@ type TransactionStore interface {
 	CheckAgain(ctx context.Context, handles []mq.PendingHandle) []error
 }
 
-const (
-	maxTransactions     = 1000 // of one call
-	defaultTransactions = 100
-)
-
 // stages are those of half messages, in the order of their numbers.
 var stages = [...]adminpb.TransactionStage{
 	mq.HalfWaiting:   adminpb.TransactionStage_TRANSACTION_STAGE_WAITING,
@@ -39,9 +34,9 @@ var stages = [...]adminpb.TransactionStage{
 // ListTransactions answers half messages, topic by topic, stage by stage and shard by
 // shard, the first whose stage ends first.
 func (s *Server) ListTransactions(ctx context.Context, req *adminpb.ListTransactionsRequest) (*adminpb.ListTransactionsResponse, error) {
-	n := req.GetPageSize()
-	if n < 0 || n > maxTransactions {
-		return nil, s.refusal(ctx, invalid("page_size", fmt.Sprint(n), fmt.Sprintf("must lie between 0 and %d", maxTransactions)))
+	most, err := pendingPage(req.GetPageSize())
+	if err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	if _, known := adminpb.TransactionStage_name[int32(req.GetStage())]; !known {
 		return nil, s.refusal(ctx, invalid("stage", fmt.Sprint(int32(req.GetStage())), "is no stage of a transaction"))
@@ -55,7 +50,6 @@ func (s *Server) ListTransactions(ctx context.Context, req *adminpb.ListTransact
 		return nil, s.refusal(ctx, err)
 	}
 	resp := &adminpb.ListTransactionsResponse{}
-	most := int(cmp.Or(n, defaultTransactions))
 	for looked := 0; ; looked++ {
 		t := at.enter(topics, req.GetStage())
 		if t == nil {
@@ -83,7 +77,7 @@ func (s *Server) ListTransactions(ctx context.Context, req *adminpb.ListTransact
 // transactionTopics returns the topics asked for in the order of their ids.
 func (s *Server) transactionTopics(ctx context.Context, req *adminpb.ListTransactionsRequest) ([]*mq.Topic, error) {
 	if req.GetTopic() != "" {
-		t, err := s.timerTopic(ctx, req)
+		t, err := s.topicOf(ctx, req)
 		return []*mq.Topic{t}, err
 	}
 	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
@@ -125,25 +119,26 @@ func (p *transactionPage) enter(topics []*mq.Topic, stage adminpb.TransactionSta
 }
 
 func (p *transactionPage) encode() string {
-	return fmt.Sprintf("%d.%d.%d.%d.%d", p.topic, p.stage, p.shard, p.mark.At, uint64(p.mark.ID))
+	return pageToken(uint64(p.topic), uint64(p.stage), uint64(p.shard), uint64(p.mark.At), uint64(p.mark.ID))
 }
 
 func decodeTransactionPage(token string) (p transactionPage, err error) {
 	if token == "" {
 		return p, nil
 	}
-	var id uint64
-	n, err := fmt.Sscanf(token, "%d.%d.%d.%d.%d", &p.topic, &p.stage, &p.shard, &p.mark.At, &id)
-	p.mark.ID = mq.PendingID(id)
-	if err != nil || n != 5 || p.shard < 0 || p.mark.At < 0 || p.encode() != token {
+	var topic, stage, shard, at, id uint64
+	if !readPageToken(token, &topic, &stage, &shard, &at, &id) ||
+		topic > math.MaxUint32 || stage > uint64(len(stages)) || shard > math.MaxInt32 || at > math.MaxInt64 {
 		return p, invalid("page_token", token, "is not from an answer about transactions")
 	}
-	return p, nil
+	return transactionPage{
+		topic: mq.TopicID(topic), stage: mq.HalfStage(stage), shard: int(shard), mark: mq.PendingMark{At: int64(at), ID: mq.PendingID(id)},
+	}, nil
 }
 
 func transactionProto(t *mq.Topic, m *mq.PendingMessage, stage mq.HalfStage) *adminpb.Transaction {
 	one := &adminpb.Transaction{
-		Id: fmt.Sprintf("%s/%d", m.Shard, uint64(m.ID)), MessageId: m.MessageID, Namespace: t.Namespace, Topic: t.Name,
+		Id: pendingID(m), MessageId: m.MessageID, Namespace: t.Namespace, Topic: t.Name,
 		Stage: stages[stage], Checks: int32(m.Checks), StoredAt: timestamppb.New(m.StoreTime),
 		BornHost: m.BornHost, Tag: m.Tag, Keys: m.Keys, Shard: m.Shard, Queue: int32(m.Queue), Size: int64(m.Size),
 	}
@@ -156,8 +151,8 @@ func transactionProto(t *mq.Topic, m *mq.PendingMessage, stage mq.HalfStage) *ad
 // EndTransactions ends those that can be ended, and answers for each.
 func (s *Server) EndTransactions(ctx context.Context, req *adminpb.EndTransactionsRequest) (*adminpb.EndTransactionsResponse, error) {
 	ids := req.GetIds()
-	if n := len(ids); n == 0 || n > maxTransactions {
-		return nil, s.refusal(ctx, invalid("ids", fmt.Sprint(n, " ids"), fmt.Sprintf("must be 1 to %d", maxTransactions)))
+	if err := checkIDs(ids); err != nil {
+		return nil, s.refusal(ctx, err)
 	}
 	end := req.GetEnd()
 	if _, known := adminpb.TransactionEnd_name[int32(end)]; !known || end == adminpb.TransactionEnd_TRANSACTION_END_UNSPECIFIED {
@@ -189,13 +184,12 @@ func (s *Server) EndTransactions(ctx context.Context, req *adminpb.EndTransactio
 
 // transactionHandle returns the half message that an id or a transaction id names.
 func transactionHandle(id string) (mq.PendingHandle, error) {
-	shard, number, isID := cutLast(id)
+	shard, number, isID, err := parsePendingID(id)
 	if !isID {
 		return receipt.DecodePending(id)
 	}
-	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || shard == "" {
 		return mq.PendingHandle{}, fmt.Errorf("%w: %q: must be a shard, a slash and a number, or a transaction id", mq.ErrInvalidHandle, mq.Shorten(id))
 	}
-	return mq.PendingHandle{Shard: shard, ID: mq.PendingID(n)}, nil
+	return mq.PendingHandle{Shard: shard, ID: number}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,6 +91,32 @@ func TestRatiosAreTakenWithinARun(t *testing.T) {
 	var table strings.Builder
 	require.NoError(t, r.writeTable(&table))
 	require.Contains(t, table.String(), "the server does not export perigee_log_syncs_total")
+}
+
+func TestWhatIsLargeHasRowsOfItsOwn(t *testing.T) {
+	require.Empty(t, largeRows(options{}))
+	require.Equal(t, []string{
+		"send 1 KiB, lite topics: 1000", "receive 32, ack 1, lite topics: 1000",
+		"send 1 KiB, lite topics: 5000", "receive 32, ack 1, lite topics: 5000",
+		"send 1 KiB, delayed, pending: 0", "send 1 KiB, delayed, pending: 7",
+	}, largeRows(options{Lites: 5000, Delays: 7}))
+	for _, bad := range [][]string{{"-lites", "-1"}, {"-lites", "10000001"}, {"-delays", "-1"}} {
+		require.Error(t, run(t.Context(), append(bad, "-server", withoutServer), io.Discard, io.Discard))
+	}
+	r := report{
+		Options: options{Delays: 7}, Notes: []string{"a note"},
+		perigee: results{rowDelayed(0): {{RSS: 12}}, rowDelayed(7): {{RSS: 34}}},
+	}
+	var table strings.Builder
+	require.NoError(t, r.writeTable(&table))
+	require.Regexp(t, `pending: 7 +perigee .* 34 `, table.String())
+	require.Contains(t, table.String(), "\na note\n")
+	h := &dto.Histogram{SampleCount: new(uint64(10)), Bucket: []*dto.Bucket{
+		{CumulativeCount: new(uint64(5)), UpperBound: new(0.25)}, {CumulativeCount: new(uint64(9)), UpperBound: new(1.0)},
+	}}
+	require.Equal(t, "<= 250ms", quantileOf(h, 0.5))
+	require.Equal(t, "<= 1s", quantileOf(h, 0.9))
+	require.Equal(t, "more than can be told", quantileOf(h, 1))
 }
 
 func TestMediansOfEvenNumbersLieBetween(t *testing.T) {

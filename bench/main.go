@@ -16,6 +16,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/perigee-mq/perigee/internal/loadgen"
 )
 
 // noopArgument, as the only argument, makes the process the no-op server.
@@ -43,6 +45,8 @@ type options struct {
 	Messages    int64         `json:"messages"`
 	Concurrency int           `json:"concurrency"`
 	Connections int           `json:"connections"`
+	Lites       int64         `json:"lite_topics"`
+	Delays      int64         `json:"delayed_messages"`
 	json        bool
 }
 
@@ -67,12 +71,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.Int64Var(&o.Messages, "messages", 100_000, "`number` of messages to receive and to acknowledge")
 	flags.IntVar(&o.Concurrency, "concurrency", 64, "`number` of calls in flight")
 	flags.IntVar(&o.Connections, "connections", 4, "`number` of connections")
+	flags.Int64Var(&o.Lites, "lites", 1_000_000, "`number` of lite topics of the rows about many, which take minutes; 0: leave them out")
+	flags.Int64Var(&o.Delays, "delays", 1_000_000, "`number` of delayed messages of the rows about many, which take minutes; 0: leave them out")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if o.Runs < 1 || o.Messages < 64 {
 		return errors.New("at least one run and 64 messages are needed")
+	}
+	if o.Lites < 0 || o.Lites > loadgen.MaxGroups || o.Delays < 0 {
+		return fmt.Errorf("lites %d, delays %d: must not be negative, and lites not above %d", o.Lites, o.Delays, loadgen.MaxGroups)
 	}
 	o.Seconds = o.Duration.Seconds()
 	report, err := compare(ctx, o, stderr)

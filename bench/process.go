@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -120,6 +121,7 @@ type sample struct {
 	own     time.Duration // of this process
 	mallocs float64
 	syncs   float64 // NaN when the server does not count them
+	rss     int64   // bytes of the server's memory
 }
 
 // The names of the counters.
@@ -137,18 +139,27 @@ func (s *server) sample() (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
+	rss, err := residentSize(s.cmd.Process.Pid)
+	if err != nil {
+		return sample{}, err
+	}
 	own, err := cpuTime(os.Getpid())
-	return sample{cpu, own, mallocs, syncs}, err
+	return sample{cpu, own, mallocs, syncs, rss}, err
 }
 
-func (s *server) counters() (mallocs, syncs float64, err error) {
+// metrics returns what the server exports.
+func (s *server) metrics() (map[string]*dto.MetricFamily, error) {
 	resp, err := http.Get("http://" + s.at.HTTP + "/metrics")
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
+	return parser.TextToMetricFamilies(resp.Body)
+}
+
+func (s *server) counters() (mallocs, syncs float64, err error) {
+	families, err := s.metrics()
 	if err != nil {
 		return 0, 0, err
 	}

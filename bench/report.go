@@ -44,6 +44,8 @@ func thisMachine() machine {
 type report struct {
 	Machine machine
 	Options options
+	// Notes are what fits into no row.
+	Notes []string
 
 	noop, perigee results
 }
@@ -75,6 +77,7 @@ type side struct {
 	P50     number `json:"p50_us"`
 	P99     number `json:"p99_us"`
 	PerSync number `json:"messages_per_sync"`
+	RSS     number `json:"rss_mib"`
 }
 
 // row is one row of the report. Ratio is that of the CPU times of the same run,
@@ -88,7 +91,7 @@ type row struct {
 
 func (r report) rows() []row {
 	var rows []row
-	for _, name := range rowNames {
+	for _, name := range slices.Concat(rowNames, largeRows(r.Options)) {
 		noop, perigee := r.noop[name], r.perigee[name]
 		if len(noop) == 0 && len(perigee) == 0 {
 			continue
@@ -121,6 +124,7 @@ func medians(runs []measure) *side {
 		P50:     of(func(m measure) float64 { return m.P50 }),
 		P99:     of(func(m measure) float64 { return m.P99 }),
 		PerSync: of(func(m measure) float64 { return m.PerSync }),
+		RSS:     of(func(m measure) float64 { return m.RSS }),
 	}
 }
 
@@ -140,10 +144,11 @@ func (r report) writeJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(struct {
-		Machine machine `json:"machine"`
-		Options options `json:"options"`
-		Rows    []row   `json:"rows"`
-	}{r.Machine, r.Options, r.rows()})
+		Machine machine  `json:"machine"`
+		Options options  `json:"options"`
+		Rows    []row    `json:"rows"`
+		Notes   []string `json:"notes"`
+	}{r.Machine, r.Options, r.rows(), r.Notes})
 }
 
 func (r report) writeTable(w io.Writer) error {
@@ -151,11 +156,11 @@ func (r report) writeTable(w io.Writer) error {
 	fmt.Fprintf(w, "flush %s, %d calls in flight on %d connections, medians of %d runs\n\n",
 		r.Options.Flush, r.Options.Concurrency, r.Options.Connections, r.Options.Runs)
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "row\tserver\tCPU µs/msg\tallocs/msg\tmsgs/s\tp50 µs\tp99 µs\tgenerator CPU µs/msg\tCPU ratio\t")
+	fmt.Fprintln(out, "row\tserver\tCPU µs/msg\tallocs/msg\tmsgs/s\tp50 µs\tp99 µs\tRSS MiB\tgenerator CPU µs/msg\tCPU ratio\t")
 	line := func(name, server string, s *side, ratio string) {
 		if s != nil {
-			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, server,
-				s.CPU.format(2), s.Allocs.format(1), s.Rate.format(0), s.P50.format(0), s.P99.format(0), s.Own.format(2), ratio)
+			fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", name, server,
+				s.CPU.format(2), s.Allocs.format(1), s.Rate.format(0), s.P50.format(0), s.P99.format(0), s.RSS.format(0), s.Own.format(2), ratio)
 		}
 	}
 	rows := r.rows()
@@ -175,6 +180,9 @@ func (r report) writeTable(w io.Writer) error {
 		} else {
 			fmt.Fprintf(w, "\n%s: the server does not export %s\n", row.Name, syncsTotal)
 		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(w, "\n%s\n", note)
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ type measure struct {
 	Rate     float64 // messages per second
 	P50, P99 float64 // microseconds per request
 	PerSync  float64 // messages per fsync
+	RSS      float64 // MiB of the server, after the row
 }
 
 // rowNames are the rows in their order.
@@ -92,6 +93,13 @@ func compare(ctx context.Context, o options, progress io.Writer) (report, error)
 		if err := withServer(func() (*server, error) { return startPerigee(ctx, o, "sync") }, func(s *server) error {
 			return measureSync(ctx, s, o, rep.perigee)
 		}); err != nil {
+			return rep, err
+		}
+		if run > 0 {
+			continue
+		}
+		var err error
+		if rep.Notes, err = measureLarge(ctx, o, rep.perigee); err != nil {
 			return rep, err
 		}
 	}
@@ -279,6 +287,7 @@ func (s *server) measure(into results, row string, load func() (loadgen.Result, 
 		P50:     quantile(50),
 		P99:     quantile(99),
 		PerSync: perSync(n, after.syncs-before.syncs),
+		RSS:     float64(after.rss) / (1 << 20),
 	})
 	return result, nil
 }

@@ -117,3 +117,17 @@ type LiteLoss struct {
 	Group  GroupID
 	Name   string
 }
+
+// A LiteWaiting is what of the lite topics of a topic waits for one group: Messages that it was
+// never given, of so many lite topics in which it has a place, the oldest of which was
+// stored Age nanoseconds ago; 0 without one.
+type LiteWaiting struct {
+	Messages, Topics, Age int64
+}
+
+// A LiteStock is what the lite topics of a topic hold, and what of it waits for each of the
+// groups that have received from the topic.
+type LiteStock struct {
+	Topics, Messages int64
+	Groups           map[GroupID]LiteWaiting
+}

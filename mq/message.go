@@ -85,6 +85,9 @@ type Message struct {
 
 	// DeliverAt is when a Delay message is to be delivered.
 	DeliverAt time.Time
+	// Delay, when above 0, is how long after it has come to the store a Delay message is to
+	// be delivered, in place of DeliverAt.
+	Delay time.Duration
 	// Recovery is how long after it was stored a Transaction message is asked about
 	// for the first time, 0: the server's default.
 	Recovery time.Duration

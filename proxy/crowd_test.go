@@ -274,20 +274,30 @@ func TestAReceiveWaitsOnEveryQueueWhicheverItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(t)
 		s.topic(t, "a", router.TopicSpec{Queues: 16})
-		c := s.consumer("a", "g")
-		for _, queue := range []int32{-1, 0, 3, 15, 99} {
+		s.group(t, "fifo", router.GroupSpec{FIFO: true})
+		for i, queue := range []int32{-1, 0, 3, 15, 99, -1, 3} {
+			c := s.consumer("a", "g")
+			if i >= 5 {
+				c = s.consumer("a", "fifo")
+				for range 5 * 16 { // what is there already
+					a := c.receive(t, c.simple(1, time.Minute, 0))
+					for n := range a.messages {
+						c.acked(t, a.handle(n))
+					}
+				}
+			}
 			seen := map[int32]bool{}
 			for i := range 16 { // each request goes to the next queue
 				got := make(chan *answer, 1)
 				go func() {
 					got <- c.receive(t, &rmqpb.ReceiveMessageRequest{
-						Group: named("g"), MessageQueue: &rmqpb.MessageQueue{Topic: named("a"), Id: queue},
+						Group: named(c.group), MessageQueue: &rmqpb.MessageQueue{Topic: named("a"), Id: queue},
 						BatchSize: 1, InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(20 * time.Second),
 					})
 				}()
 				time.Sleep(5 * time.Second)
 				sent := time.Now()
-				s.send(t, message("a", fmt.Sprint(queue, "-", i), "x"))
+				s.send(t, message("a", fmt.Sprint(c.group, queue, "-", i), "x"))
 				a := <-got
 				require.Len(t, a.messages, 1)
 				require.Less(t, time.Since(sent), 200*time.Millisecond)

@@ -110,7 +110,7 @@ func TestArrivalsInABlockedMessageGroupWakeNobody(t *testing.T) {
 		s, c := newFIFOServer(t, 1)
 		s.sendGrouped(t, "a1")
 		c.receive(t, c.simple(1, time.Hour, 0))
-		const polls = 50
+		const polls, sends = 200, 2000
 		ended := make(chan time.Duration, polls)
 		start := time.Now()
 		for range polls {
@@ -121,11 +121,12 @@ func TestArrivalsInABlockedMessageGroupWakeNobody(t *testing.T) {
 		}
 		synctest.Wait()
 		before := s.nodes.Stats()[testShard]
-		for i := range 300 {
+		for i := range sends {
 			s.sendGrouped(t, fmt.Sprint("a", i+2))
 		}
 		after := s.nodes.Stats()[testShard]
 		require.Equal(t, before.Woken, after.Woken)
+		require.EqualValues(t, sends, after.Records-before.Records, "the sends are all there is to do")
 		for range polls {
 			require.Equal(t, 20*time.Second, <-ended)
 		}
@@ -163,6 +164,73 @@ func TestTheSameAttemptIDGetsTheSameBatch(t *testing.T) {
 			c.acked(t, next.handle(0))
 			time.Sleep(10 * time.Minute) // the ids are forgotten
 			s.sendGrouped(t, "a1", "a2", "a3")
+		}
+	})
+}
+
+// A retry of a lost answer meets a crowd of receives of the group: it gets its messages at
+// once, and nobody else does.
+func TestAnAttemptFindsItsBatchAmongAHundredOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := newFIFOServer(t, 1)
+		s.sendGrouped(t, "a1", "a2", "a3")
+		req := func(attempt string, wait time.Duration) *rmqpb.ReceiveMessageRequest {
+			r := c.simple(2, time.Minute, wait)
+			r.AttemptId = &attempt
+			return r
+		}
+		first := c.receive(t, req("x", 0))
+		require.Equal(t, []string{"a1", "a2"}, first.ids())
+		others := make(chan []string, 100)
+		for i := range cap(others) {
+			go func() { others <- c.receive(t, req(fmt.Sprint("y", i), 20*time.Second)).ids() }()
+		}
+		start := time.Now()
+		for range 50 {
+			again := c.receive(t, req("x", 20*time.Second))
+			require.Equal(t, first.ids(), again.ids())
+			require.Equal(t, first.attempts(), again.attempts())
+			require.Equal(t, first.handle(1), again.handle(1))
+		}
+		require.Less(t, time.Since(start), time.Second)
+		c.acked(t, first.handle(0), first.handle(1))
+		got := map[string]int{}
+		for range cap(others) {
+			for _, id := range <-others {
+				got[id]++
+			}
+		}
+		require.Equal(t, map[string]int{"a3": 1}, got)
+		require.Empty(t, c.receive(t, req("x", 0)).ids(), "a3 is with another attempt")
+	})
+}
+
+// One message group has a handler that takes ten seconds; one in another queue does not
+// notice.
+func TestASlowMessageGroupDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := newFIFOServer(t, 4)
+		require.Len(t, s.assignmentsOf(t, "orders", "g").GetAssignments(), 4, "one for each queue")
+		s.sendGrouped(t, "slow1", "slow2", "slow3")
+		for round := range 3 {
+			slow := c.receive(t, c.simple(1, time.Minute, time.Second))
+			require.Contains(t, slow.ids()[0], "slow")
+			for i := range 10 {
+				got := make(chan []string)
+				go func() {
+					a := c.receive(t, c.simple(32, time.Minute, 20*time.Second))
+					for n := range a.messages {
+						c.acked(t, a.handle(n))
+					}
+					got <- a.ids()
+				}()
+				time.Sleep(time.Second)
+				start, id := time.Now(), fmt.Sprint("fast", 10*round+i)
+				s.sendGrouped(t, id)
+				require.Equal(t, []string{id}, <-got)
+				require.Less(t, time.Since(start), 100*time.Millisecond)
+			}
+			c.acked(t, slow.handle(0))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,7 @@ func TestEveryActionOnALiteSubscriptionTakesEffectAtOnce(t *testing.T) {
 		c.synced(t, liteRemove, nil, "a", "never")
 		send()
 		require.ElementsMatch(t, []string{"b2"}, got())
+		time.Sleep(10 * time.Second) // see TestAWholeSetTakesNothingBackThatWasAddedAMomentAgo
 		c.synced(t, liteReplace, nil, "c", "a")
 		require.ElementsMatch(t, []string{"a2"}, got(), "the group had a place in a, and none in c")
 		send()
@@ -203,6 +205,12 @@ func TestALiteClientIsToldWhatAnotherHasTakenFromIt(t *testing.T) {
 		cmd, err := streams["lite"].Recv()
 		require.NoError(t, err)
 		require.Equal(t, "a", cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
+		// It has not heard it, or does not believe it: it is not given it, and told again.
+		s.lite("lite", "g").synced(t, liteReplace, nil, "a", "b")
+		synctest.Wait()
+		cmd, err = streams["lite"].Recv()
+		require.NoError(t, err)
+		require.Equal(t, "a", cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
 		// One that is no lite consumer is told nothing: the next it hears are settings.
 		offer(t, streams["other"], subscriber(rmqpb.ClientType_SIMPLE_CONSUMER, "g", "parent"))
 		require.NotNil(t, reply(t, streams["other"]))
@@ -245,5 +253,122 @@ func TestSuspendPutsADeliveryOffWithoutCountingIt(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// SDKs send their whole set beside the additions, with what it was before: the set overtakes
+// an addition, or is overtaken by it.
+func TestAWholeSetTakesNothingBackThatWasAddedAMomentAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.liteParent(t)
+		c := s.lite("c", "g")
+		round := 0
+		gets := func(want ...string) {
+			t.Helper()
+			round++
+			var ids []string
+			for _, name := range []string{"a", "b", "c", "d", "e"} {
+				s.send(t, liteMessage(name, fmt.Sprint(name, round)))
+			}
+			a := c.receive(t, c.simple(32, time.Minute, 0))
+			for i := range a.messages {
+				c.acked(t, a.handle(i))
+			}
+			for _, name := range want {
+				ids = append(ids, fmt.Sprint(name, round))
+			}
+			require.ElementsMatch(t, ids, a.ids())
+		}
+		c.synced(t, liteAdd, nil, "a")
+		c.synced(t, liteReplace, nil) // of before
+		gets("a")
+		c.synced(t, liteAdd, nil, "b", "c")
+		c.synced(t, liteReplace, nil, "a")
+		gets("a", "b", "c")
+		c.synced(t, liteRemove, nil, "b")
+		c.synced(t, liteReplace, nil, "a")
+		gets("a", "c")
+		s.lite("c", "other").synced(t, liteReplace, nil)
+		gets("a", "c")
+		time.Sleep(10 * time.Second)
+		c.synced(t, liteReplace, nil, "a")
+		gets("a")
+		// Who counts its changes says itself what is newer.
+		c.synced(t, liteAdd, nil, "d")
+		gets("a", "d")
+		resp, err := s.SyncLiteSubscription(c.ctx(t), &rmqpb.SyncLiteSubscriptionRequest{
+			Action: liteReplace, Topic: named("parent"), Group: named("g"), LiteTopicSet: []string{"a"}, Version: new(int64(7)),
+		})
+		require.NoError(t, err)
+		require.Equal(t, rmqpb.Code_OK, resp.GetStatus().GetCode())
+		gets("a")
+		c.synced(t, liteAdd, nil, "e")
+		c.synced(t, liteLeave, nil)
+		c.synced(t, liteReplace, nil, "a")
+		gets("a")
+	})
+}
+
+// The first two syncs of a client come together, and wait for their group to be made.
+func TestTheFirstSyncsOfAClientMayComeInAnyOrder(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTestServer(t)
+			s.liteParent(t)
+			c := s.lite("c", "g")
+			var calls sync.WaitGroup
+			calls.Go(func() { c.synced(t, liteReplace, nil) })
+			calls.Go(func() { c.synced(t, liteAdd, nil, "a") })
+			calls.Wait()
+			s.send(t, liteMessage("a", "a1"))
+			require.Equal(t, []string{"a1"}, c.receive(t, c.simple(32, time.Minute, 0)).ids())
+		})
+	}
+}
+
+// What another client has taken is not added any more.
+func TestAWholeSetTakesNothingFromWhoHasTakenIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.liteParent(t)
+		s.group(t, "g", router.GroupSpec{LiteTopic: "parent", LiteExclusive: true})
+		one, two := s.lite("one", "g"), s.lite("two", "g")
+		one.synced(t, liteAdd, nil, "a")
+		two.synced(t, liteAdd, nil, "a")
+		one.synced(t, liteReplace, nil)
+		s.send(t, liteMessage("a", "a1"))
+		require.Empty(t, one.receive(t, one.simple(32, time.Minute, 0)).ids())
+		require.Equal(t, []string{"a1"}, two.receive(t, two.simple(32, time.Minute, 0)).ids())
+	})
+}
+
+func TestALiteReceiveWithTheSameAttemptIDIsAnsweredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.liteParent(t)
+		c := s.lite("c", "g")
+		c.synced(t, liteAdd, nil, "a", "b")
+		for _, lite := range []string{"a", "b"} {
+			for i := range 3 {
+				s.send(t, liteMessage(lite, fmt.Sprint(lite, i)))
+			}
+		}
+		receive := func(attempt string) *answer {
+			req := c.simple(4, time.Minute, 0)
+			req.AttemptId = &attempt
+			return c.receive(t, req)
+		}
+		first := receive("one")
+		require.Len(t, first.ids(), 4)
+		again := receive("one")
+		require.Equal(t, first.ids(), again.ids())
+		require.Equal(t, first.attempts(), again.attempts())
+		require.Equal(t, first.handle(0), again.handle(0))
+		require.Empty(t, receive("two").ids(), "all else waits for these")
+		for i := range 4 {
+			c.acked(t, again.handle(i))
+		}
+		require.Len(t, receive("one").ids(), 2)
 	})
 }

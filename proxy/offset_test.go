@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,4 +228,53 @@ func (s *testServer) groupNamed(t testing.TB, name string) *mq.Group {
 	group, err := s.meta.Group(t.Context(), mq.Resource{Name: name})
 	require.NoError(t, err)
 	return group
+}
+
+// A group that starts at the end is given what comes after its first receive, on every
+// queue, and all of queues that are added later.
+func TestAGroupThatStartsAtTheEndMissesNothingFromThereOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a", router.TopicSpec{Queues: 4})
+		s.group(t, "late", router.GroupSpec{Start: mq.StartPosition{Policy: mq.StartLatest}})
+		for name, before := range map[string]int{"late": 0, "new": 4} {
+			c := s.consumer("a", name)
+			require.NoError(t, s.nodes.PurgeTopic(t.Context(), s.topicNamed(t, "a").ID))
+			sendRound := func() (ids []string) {
+				for range 4 { // each request goes to the next queue
+					s.sent++
+					id := fmt.Sprint("m", s.sent)
+					s.send(t, message("a", id, "x"))
+					ids = append(ids, id)
+				}
+				return ids
+			}
+			sendRound()
+			time.Sleep(time.Second)
+			got := c.receive(t, c.simple(32, time.Minute, 0))
+			require.Len(t, got.ids(), before, name)
+			time.Sleep(time.Second)
+			want := sendRound()
+			require.ElementsMatch(t, want, c.receive(t, c.simple(32, time.Minute, 0)).ids(), name)
+		}
+		c := s.consumer("a", "late")
+		_, err := s.meta.UpdateTopic(t.Context(), mq.Resource{Name: "a"}, router.TopicUpdate{ReadQueues: new(int32(8)), WriteQueues: new(int32(8))})
+		require.NoError(t, err)
+		queues := map[int32]bool{}
+		for range 8 {
+			s.sendIn(t, "a", 1)
+		}
+		time.Sleep(2 * time.Minute) // what is under delivery comes again with it
+		for {
+			got := c.receive(t, c.simple(32, time.Minute, 0))
+			if len(got.messages) == 0 {
+				break
+			}
+			for i, m := range got.messages {
+				queues[m.GetSystemProperties().GetQueueId()] = true
+				c.acked(t, got.handle(i))
+			}
+		}
+		require.Len(t, queues, 8)
+	})
 }

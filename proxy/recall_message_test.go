@@ -202,7 +202,8 @@ func TestAMessageAtTheSizeLimitIsDelayedRetriedAndDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(t)
 		s.delayTopic(t, "later")
-		s.group(t, "g", router.GroupSpec{})
+		s.limitOf(t, "g", 3)
+		c := s.consumer("later", "g")
 		m := delayedMessage("later", "big", 2*time.Second)
 		m.Body = make([]byte, 4<<20)
 		m.UserProperties = map[string]string{}
@@ -210,14 +211,17 @@ func TestAMessageAtTheSizeLimitIsDelayedRetriedAndDeadLettered(t *testing.T) {
 			m.UserProperties[fmt.Sprintf("key-%02d", i)] = strings.Repeat("v", 249)
 		}
 		s.send(t, m, delayedMessage("later", "small", 2*time.Second))
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		got := append(s.leased(t, "later", "g", 1, 0), s.leased(t, "later", "g", 1, 0)...)
-		require.Equal(t, []string{"big", "small"}, idsOf(got))
-		for _, d := range got {
-			require.NoError(t, s.nodes.DeadLetter(t.Context(), d.Lease))
+		for attempt := range int32(3) {
+			due := time.Now().Add(2 * time.Second)
+			for _, id := range []string{"big", "small"} {
+				got := c.receive(t, c.push(1, 5*time.Second))
+				require.Equal(t, []string{id}, got.ids())
+				require.Equal(t, []int32{attempt + 1}, got.attempts())
+				require.WithinDuration(t, due, time.Now(), 100*time.Millisecond, "the large one holds up nobody")
+				require.Equal(t, rmqpb.Code_OK, c.change(t, got.handle(0), 2*time.Second).GetStatus().GetCode())
+			}
 		}
-		got = append(s.leased(t, mq.DeadLetterPrefix+"g", "h", 1, 0), s.leased(t, mq.DeadLetterPrefix+"g", "h", 1, 0)...)
-		require.Equal(t, []string{"big", "small"}, idsOf(got))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"big", "small"}, append(c.deadLetters(t), c.deadLetters(t)...)) // two answers
 	})
 }

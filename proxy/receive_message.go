@@ -32,11 +32,12 @@ const (
 // above 32 as 32); invisible_duration (10 s to 12 h; ignored with auto_renew);
 // auto_renew; long_polling_timeout (absent: that of the client's settings, else
 // the deadline less 3 s; cut to the server's limit and to the deadline).
-// attempt_id, of a group that is FIFO (one that was answered and not settled gives the
-// same messages again, with the same receipt handles and attempts; 255 bytes at most).
+// attempt_id, of a group that is FIFO and with lite topics (one that was answered and not
+// settled gives the same messages again, with the same receipt handles and attempts; 255
+// bytes at most).
 //
 // From a topic of type LITE a client receives from the lite topics that it has synced, see
-// SyncLiteSubscription, each in its order; filter_expression and attempt_id have no meaning.
+// SyncLiteSubscription, each in its order; filter_expression has no meaning.
 //
 // A group that is FIFO is given no message before all earlier ones of its message group
 // are settled or part of the same answer. One that is not reads a FIFO topic in any order,

@@ -19,7 +19,8 @@ package proxy
 // message: that waits as a half message until EndTransaction names its transaction_id. All
 // types but LITE are built. A DELAY message comes into its queue at its
 // delivery_timestamp, at once when that is past; each of a batch has its own. One that
-// waits has a recall_handle. What waits has offset 0. A message that was sent before
+// waits has a recall_handle. What waits has offset 0. A DELAY message with the user
+// property perigee.delay has its time by the server's clock, see delay.go. A message that was sent before
 // inside the topic's dedup window, by id and content, is not stored again: it gets the
 // first answer.
 //
@@ -142,9 +143,10 @@ func convertMessages(msgs []*rmqpb.Message, a wire.Arrival) ([]*mq.Message, erro
 	stored := make([]*mq.Message, len(msgs))
 	for i, m := range msgs {
 		m.SystemProperties.MessageType = typeOf(m)
+		delay := takeDelay(m, a.Time)
 		stored[i] = wire.FromProto(m, a)
 		if t := m.SystemProperties.GetDeliveryTimestamp(); t != nil && t.GetSeconds() > 0 { // before 1970 is past too
-			stored[i].DeliverAt = t.AsTime()
+			stored[i].DeliverAt, stored[i].Delay = t.AsTime(), delay
 		}
 		stored[i].Recovery = m.SystemProperties.GetOrphanedTransactionRecoveryDuration().AsDuration()
 		if size := len(stored[i].System) + len(stored[i].Properties); size > maxStoredProperties {

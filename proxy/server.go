@@ -39,7 +39,7 @@ type Store interface {
 
 // LiteStore is what the proxy asks of the store tier about lite topics.
 type LiteStore interface {
-	SyncLite(ctx context.Context, shard string, r mq.LiteSync) ([]mq.LiteLoss, error)
+	SyncLite(ctx context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error)
 	LeaveLite(client string)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/session"
 )
 
 // SyncLiteSubscription changes or confirms which lite topics a client wants. A lite topic
@@ -20,16 +21,20 @@ import (
 // COMPLETE_ADD, which clients repeat, never moves a group. Without one, and with LAST, the
 // group goes on where it is, and begins behind the newest message when it has no place.
 //
-// Behaviour: all of it or nothing, on each shard. In a group with the exclusive model
-// (perigee group create --lite-exclusive) a lite topic goes from the client that had it to the
-// one that adds it, and the former gets NotifyUnsubscribeLiteCommand if it is a lite consumer
-// with a Telemetry stream. A client that neither syncs nor receives for three minutes, or
-// whose session ends, is forgotten.
+// Behaviour: all of it or nothing, on all shards of the topic. In a group with the exclusive
+// model (perigee group create --lite-exclusive) a lite topic goes from the client that had it
+// to the one that adds it with PARTIAL_ADD, and the former gets NotifyUnsubscribeLiteCommand if
+// it is a lite consumer with a Telemetry stream. COMPLETE_ADD takes nothing from anybody: the
+// client is not given what another has, and is told so in that way, again with each sync. A
+// client that neither syncs nor receives for three minutes, or whose session ends, is forgotten.
 //
 // Codes: OK, CLIENT_ID_REQUIRED, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP, ILLEGAL_LITE_TOPIC,
 // ILLEGAL_OFFSET, TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN, BAD_REQUEST (another
 // topic type, an action that is not known), PRECONDITION_FAILED (the group is bound to another topic),
 // LITE_SUBSCRIPTION_QUOTA_EXCEEDED, LITE_TOPIC_QUOTA_EXCEEDED.
+//
+// A COMPLETE_ADD without a version keeps what the client has added within ten seconds before:
+// SDKs send it beside PARTIAL_ADD, with the set of before. Node.js begins with an empty one.
 //
 // Apache's server ignores the timestamp, and does not have the call in every mode.
 func (s *Server) SyncLiteSubscription(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
@@ -74,12 +79,40 @@ func (s *Server) syncLite(ctx context.Context, req *rmqpb.SyncLiteSubscriptionRe
 	if err := mayReceiveLite(r.Topic, r.Group); err != nil {
 		return err
 	}
-	if _, err := s.touch(c); err != nil {
+	one, err := s.touch(c)
+	if err != nil {
 		return err
 	}
 	r.Exclusive = r.Group.LiteExclusive
-	return s.syncLiteOn(ctx, r, req.GetLiteTopicSet())
+	return s.syncLiteInTurn(ctx, &one.Lites, r, req.GetLiteTopicSet())
 }
+
+// syncLiteInTurn carries out one sync of a client at a time. A whole set without a version
+// takes back nothing that was added a moment ago, see session.Lites.
+func (s *Server) syncLiteInTurn(ctx context.Context, lites *session.Lites, r mq.LiteSync, names []string) error {
+	lites.Turn.Lock()
+	defer lites.Turn.Unlock()
+	scope := liteScope(r.Topic.ID, r.Group.ID)
+	if r.Action == mq.LiteReplace && r.Version == 0 {
+		names = lites.WithAdded(scope, names)
+	}
+	if err := s.syncLiteOn(ctx, r, names); err != nil {
+		return err
+	}
+	switch r.Action {
+	case mq.LiteAdd:
+		lites.Added(scope, names)
+	case mq.LiteRemove:
+		if len(names) > 0 {
+			lites.Removed(scope, names...)
+		}
+	case mq.LiteLeave:
+		lites.Removed(scope)
+	}
+	return nil
+}
+
+func liteScope(topic mq.TopicID, group mq.GroupID) string { return fmt.Sprint(topic, "/", group) }
 
 // syncLiteOn gives each shard of the topic the names that lie there.
 func (s *Server) syncLiteOn(ctx context.Context, r mq.LiteSync, names []string) error {
@@ -91,24 +124,22 @@ func (s *Server) syncLiteOn(ctx context.Context, r mq.LiteSync, names []string) 
 		}
 		of[shard] = append(of[shard], name)
 	}
-	for _, sq := range r.Topic.Shards {
-		r.Names = of[sq.Shard]
-		lost, err := s.store.SyncLite(ctx, sq.Shard, r)
-		for _, l := range lost {
-			s.liteLost(l)
-		}
-		if err != nil {
-			return err
-		}
+	lost, err := s.store.SyncLite(ctx, r, of)
+	for _, l := range lost {
+		s.liteLost(l)
 	}
-	return nil
+	return err
 }
 
 // liteLost tells a client that it has lost a lite topic. Only lite consumers are told: the Go
 // SDK's others panic.
 func (s *Server) liteLost(l mq.LiteLoss) {
 	client := s.sessions.Get(l.Client)
-	if client == nil || !isLite(client.Settings()) {
+	if client == nil {
+		return
+	}
+	client.Lites.Removed(liteScope(l.Topic, l.Group), l.Name)
+	if !isLite(client.Settings()) {
 		return
 	}
 	client.Send(&rmqpb.TelemetryCommand{Status: ok(), Command: &rmqpb.TelemetryCommand_NotifyUnsubscribeLiteCommand{

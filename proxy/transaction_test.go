@@ -260,6 +260,33 @@ func TestAProducerIsAskedAboutItsOrphan(t *testing.T) {
 	})
 }
 
+// A producer that answers three times that it does not know, and commits then.
+func TestAProducerIsAskedUntilItKnowsAndNotAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.transactions(t, "orders")
+		p := connect(t, s.dial(t), "p", producing("orders"))
+		sent := s.send(t, halfMessage("orders", "m"))[0].GetTransactionId()
+		for range 3 {
+			q := <-p.asked
+			require.Equal(t, rmqpb.Code_OK, s.resolve(t, "orders", "m", q.GetTransactionId(), unknown).GetCode())
+		}
+		require.Equal(t, rmqpb.Code_OK, s.resolve(t, "orders", "m", sent, commit).GetCode())
+		require.Equal(t, []string{"m"}, ids(s.leased(t, "orders", "g", 10, 0)), "at once")
+		for range 3 {
+			st := s.resolve(t, "orders", "m", sent, rollback)
+			require.Equal(t, rmqpb.Code_INVALID_TRANSACTION_ID, st.GetCode())
+			require.Contains(t, st.GetMessage(), "committed")
+			time.Sleep(time.Minute) // of an hour in which it is known
+		}
+		time.Sleep(time.Hour)
+		require.Empty(t, p.questions())
+		require.Equal(t, []string{"m"}, ids(s.leased(t, "orders", "g", 10, 0)), "the same one, again")
+		require.Equal(t, rmqpb.Code_INVALID_TRANSACTION_ID, s.resolve(t, "orders", "m", sent, rollback).GetCode())
+		require.Equal(t, []string{"m"}, ids(s.leased(t, "orders", "other", 10, 0)))
+	})
+}
+
 func TestOnlyProducersOfTheTopicAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(t)
@@ -375,7 +402,12 @@ func TestAProducerThatComesLaterIsAskedAtOnceAndUntilGivenUp(t *testing.T) {
 		require.Equal(t, []int64{0, 1}, []int64{stats.Half, stats.GivenUp})
 		require.Equal(t, uint64(1), stats.HalvesGivenUp)
 		require.Equal(t, rmqpb.Code_OK, s.resolve(t, "orders", "m", sent.GetTransactionId(), commit).GetCode())
-		require.Equal(t, []string{"m"}, ids(s.leased(t, "orders", "g", 10, 0)))
+		c := s.consumer("orders", "g")
+		got := c.receive(t, c.simple(10, time.Minute, 0))
+		require.Equal(t, []string{"m"}, got.ids())
+		require.Equal(t, "body of m", string(got.messages[0].GetBody()), "it is as it was sent")
+		require.Equal(t, map[string]string{"k": "v"}, got.messages[0].GetUserProperties())
+		require.Equal(t, []string{"key"}, got.messages[0].GetSystemProperties().GetKeys())
 	})
 }
 

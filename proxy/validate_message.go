@@ -124,7 +124,8 @@ func (l messageLimits) validateOne(m *rmqpb.Message, now time.Time) *codeError {
 		validateMessageGroup(sys.GetMessageGroup()),
 		validateLiteTopic(sys.GetLiteTopic()),
 		validateProperties(m),
-		l.validateTimes(sys, now),
+		l.validateDelay(m),
+		l.validateTimes(m, now),
 		validateEncoding(sys.GetBodyEncoding()),
 		validatePriority(sys.GetPriority()),
 		verifyDigest(sys.GetBodyDigest(), m.GetBody()),
@@ -219,12 +220,13 @@ func validateProperties(m *rmqpb.Message) *codeError {
 	return nil
 }
 
-func (l messageLimits) validateTimes(sys *rmqpb.SystemProperties, now time.Time) *codeError {
+func (l messageLimits) validateTimes(m *rmqpb.Message, now time.Time) *codeError {
+	sys := m.GetSystemProperties()
 	if t := sys.GetDeliveryTimestamp(); t != nil {
 		if err := t.CheckValid(); err != nil {
 			return fault(rmqpb.Code_ILLEGAL_DELIVERY_TIME, "delivery_timestamp", t.String(), "is no point in time")
 		}
-		if t.AsTime().After(now.Add(l.delay)) {
+		if _, relative := m.GetUserProperties()[delayProperty]; !relative && t.AsTime().After(now.Add(l.delay)) {
 			return fault(rmqpb.Code_ILLEGAL_DELIVERY_TIME, "delivery_timestamp", t.AsTime().Format(time.RFC3339Nano),
 				fmt.Sprintf("lies %s ahead of the server's clock, the limit is %s (max_delay)", ahead(t.AsTime(), now), l.delay))
 		}

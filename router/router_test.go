@@ -125,6 +125,31 @@ func TestBadTopicInputIsRefusedAndNamed(t *testing.T) {
 	require.EqualValues(t, 2, r.Revision(), "only the group was created")
 }
 
+// Another number of writable queues would send a message group to another queue, past
+// what lies in the one before.
+func TestTopicsWithOrderKeepTheirWritableQueues(t *testing.T) {
+	r := mustOpen(t, vfs.NewMem())
+	for _, typ := range []mq.TopicType{mq.TopicNormal, mq.TopicFIFO, mq.TopicDelay, mq.TopicTransaction, mq.TopicPriority, mq.TopicLite, mq.TopicMixed} {
+		topic := createTopic(t, r, TopicSpec{Resource: name(typ.String()), Type: typ, Queues: 4})
+		before, _, _ := topic.QueueOf("a")
+		for _, queues := range []int32{8, 3} {
+			changed, err := r.UpdateTopic(t.Context(), topic.Resource, TopicUpdate{ReadQueues: new(int32(8)), WriteQueues: &queues})
+			if typ == mq.TopicFIFO || typ == mq.TopicMixed || typ == mq.TopicLite {
+				require.ErrorIs(t, err, mq.ErrInvalid, typ)
+				require.ErrorContains(t, err, "must stay 4", typ)
+				same, err := r.Topic(t.Context(), topic.Resource)
+				require.NoError(t, err)
+				require.Same(t, topic, same, "nothing was changed")
+				after, _, _ := same.QueueOf("a")
+				require.Equal(t, before, after)
+				continue
+			}
+			require.NoError(t, err, typ)
+			require.Equal(t, queues, changed.Shards[0].Write)
+		}
+	}
+}
+
 func TestUpdateTopicChangesOnlyWhatIsNamed(t *testing.T) {
 	r := mustOpen(t, vfs.NewMem())
 	old := createTopic(t, r, TopicSpec{Resource: name("a"), Queues: 4})

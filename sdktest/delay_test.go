@@ -19,6 +19,7 @@ func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	sendAt := func(body string, at time.Time) (handle, id string) {
 		m := message(topic, body, "")
 		m.SetDelayTimestamp(at)
+		m.SetKeys("key of "+body, "all")
 		receipt := send(t, p, m)
 		return receipt.RecallHandle, receipt.MessageID
 	}
@@ -54,6 +55,9 @@ func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(s.perigee("timer", "list", topic, "--json")), &listed))
 	require.Equal(t, moved, listed.MessageID)
+	require.Contains(t, s.perigee("timer", "list", topic, "--key", "key of moved"), moved)
+	require.Contains(t, s.perigee("timer", "list", topic, "--message-id", moved), "key of moved")
+	require.NotContains(t, s.perigee("timer", "list", topic, "--key", "key of comes"), moved)
 	s.perigee("timer", "postpone", topic, listed.ID, "--in", "0s")
 	third := c.receive(1, longInvisible)
 	require.Equal(t, []string{"moved"}, bodies(third))
@@ -90,6 +94,33 @@ func TestDelayedMessagesSurviveTheEndOfTheServer(t *testing.T) {
 	got := c.receive(2, longInvisible)
 	require.ElementsMatch(t, []string{"a", "b"}, bodies(got))
 	require.False(t, time.Now().Before(due))
+	c.ack(got...)
+	s.awaitSettled(group, topic)
+}
+
+// The clock of the client is ten minutes off, one way or the other.
+func TestADelayByTheClockOfTheServerIsRightWhateverTheClientSays(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic, group := s.topic("--type", "DELAY"), s.group()
+	p := startProducer(t, s.Endpoint(), topic)
+	c := startSimpleConsumer(t, s.Endpoint(), group, topic, everything)
+	began := time.Now()
+	for _, off := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+		m := message(topic, off.String(), "")
+		m.SetDelayTimestamp(time.Now().Add(off))
+		m.AddProperty("perigee.delay", "3s")
+		m.AddProperty("color", "red")
+		require.NotEmpty(t, send(t, p, m).RecallHandle)
+	}
+	sent := time.Now()
+	got := c.receive(2, longInvisible)
+	require.GreaterOrEqual(t, time.Since(began), 3*time.Second)
+	require.Less(t, time.Since(sent), time.Minute)
+	for _, v := range got {
+		require.Equal(t, map[string]string{"color": "red"}, v.GetProperties())
+		require.WithinDuration(t, sent.Add(3*time.Second), *v.GetDeliveryTimestamp(), time.Minute)
+	}
 	c.ack(got...)
 	s.awaitSettled(group, topic)
 }

@@ -104,3 +104,31 @@ func TestLitePushConsumersWorkThroughTheirLiteTopicsInOrder(t *testing.T) {
 	_, err := p.Send(t.Context(), toLite(topic, "no name", "body"))
 	requireCode(t, err, rmqpb.Code_ILLEGAL_LITE_TOPIC, "no name")
 }
+
+// Who subscribes last has the lite topic; the other one is told, and keeps what it holds.
+func TestALiteTopicOfAnExclusiveGroupHasOneConsumer(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic := s.topic("--type", "LITE")
+	group := s.group("--lite-topic", topic, "--lite-exclusive")
+	p := startProducer(t, s.Endpoint(), topic)
+	var one, two liteBodies
+	listener := func(b *liteBodies) func(*rmq.MessageView) rmq.ConsumerResult {
+		return func(v *rmq.MessageView) rmq.ConsumerResult {
+			b.add(v)
+			return rmq.SUCCESS
+		}
+	}
+	first := startLiteConsumer(t, s, group, topic, listener(&one))
+	second := startLiteConsumer(t, s, group, topic, listener(&two))
+	require.NoError(t, first.SubscribeLite("a"))
+	send(t, p, toLite(topic, "a", "a 0"))
+	s.await("the first one has it", func() bool { return one.count() == 1 })
+	require.NoError(t, second.SubscribeLite("a"))
+	for i := range 5 {
+		send(t, p, toLite(topic, "a", fmt.Sprint("a ", i+1)))
+	}
+	s.await("the second one has the rest", func() bool { return two.count() == 5 })
+	require.Equal(t, []string{"a 1", "a 2", "a 3", "a 4", "a 5"}, two.of["a"])
+	require.Equal(t, 1, one.count())
+}

@@ -156,3 +156,36 @@ func TestAResetReachesConsumersThatRun(t *testing.T) {
 	c.ack(again...)
 	s.awaitSettled(group, topic)
 }
+
+// TestAResetOfAFIFOGroupStartsAgainInOrder: its consumers run, and one message group waits
+// for a message that a consumer holds. To the end ends that as well.
+func TestAResetOfAFIFOGroupStartsAgainInOrder(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic, group := s.topic("--type", "FIFO", "--queues", "1"), s.group("--fifo")
+	p := startProducer(t, s.Endpoint(), topic)
+	var sent []string
+	sendOne := func(body string) {
+		m := message(topic, body, "")
+		m.SetMessageGroup("g")
+		send(t, p, m)
+	}
+	for i := range 6 {
+		sent = append(sent, fmt.Sprint("message ", i))
+		sendOne(sent[i])
+	}
+	c := startSimpleConsumer(t, s.Endpoint(), group, topic, everything)
+	held := c.receive(6, longInvisible)
+	require.Equal(t, sent, bodies(held))
+	c.ack(held[0])
+	s.perigee("group", "reset-offset", group, "--topic", topic, "--queue", "0", "--offset", "2")
+	again := c.receive(4, longInvisible)
+	require.Equal(t, sent[2:], bodies(again), "what came before is done with")
+	sendOne("waits")
+	s.perigee("group", "reset-offset", group, "--topic", topic, "--latest")
+	sendOne("new")
+	got := c.receive(1, longInvisible)
+	require.Equal(t, []string{"new"}, bodies(got))
+	c.ack(got...)
+	s.awaitSettled(group, topic)
+}

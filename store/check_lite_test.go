@@ -24,7 +24,7 @@ func liteStore(t *testing.T) *vfs.MemFS {
 		topic.Type = mq.TopicLite
 		topic.Dedup = time.Hour
 		sync := mq.LiteSync{Topic: topic, Group: group, Client: "c", Names: []string{"a", "b", "empty"}}
-		_, err := s.SyncLite(t.Context(), shardName, sync)
+		_, err := s.SyncLite(t.Context(), sync, map[string][]string{shardName: sync.Names})
 		require.NoError(t, err)
 		for _, name := range []string{"a", "b", "a", "unread"} {
 			var msgs []*mq.Message

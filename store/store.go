@@ -41,6 +41,7 @@ type Options struct {
 	CacheSize     int64
 	MemTableSize  int64
 	QueueBytes    int64
+	KnownBytes    int64 // of each shard
 	MaxWaiting    int
 	Retention     shard.Retention
 	Transactions  shard.Transactions
@@ -87,7 +88,7 @@ func Open(opts Options) (*Store, error) {
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
 			Flush: opts.Flush, FlushInterval: opts.FlushInterval,
 			SegmentSize: opts.SegmentSize, ZeroFill: opts.ZeroFill, CacheSize: opts.CacheSize,
-			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, MaxWaiting: opts.MaxWaiting,
+			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, KnownBytes: opts.KnownBytes, MaxWaiting: opts.MaxWaiting,
 			Retention: opts.Retention, Transactions: opts.Transactions, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
 			LiteTopics: opts.LiteTopics, LiteTTL: opts.LiteTTL, LiteInterval: opts.LiteInterval,
 			Logger: opts.Logger, OnFailure: opts.OnFailure,

@@ -50,6 +50,9 @@ type progressView struct {
 	InFlight  int64  `json:"in_flight"`
 	Blocked   int64  `json:"blocked"`
 	UsedUp    int64  `json:"used_up"`
+	// Lites have messages that the group was never given, the oldest of which is so old.
+	Lites  int64  `json:"lite_topics,omitempty"`
+	Oldest string `json:"lite_oldest_age,omitempty"`
 }
 
 func viewGroup(g *adminpb.Group) groupView {
@@ -191,7 +194,14 @@ func (a *app) groupDescribe() *cobra.Command {
 				}
 				v, topics := viewGroup(resp.GetGroup()), []progressView{}
 				for _, t := range resp.GetTopics() {
-					topics = append(topics, progressView{t.GetNamespace(), t.GetName(), t.GetReady(), t.GetInFlight(), t.GetBlocked(), t.GetUsedUp()})
+					p := progressView{
+						Namespace: t.GetNamespace(), Topic: t.GetName(), Ready: t.GetReady(), InFlight: t.GetInFlight(), Blocked: t.GetBlocked(),
+						UsedUp: t.GetUsedUp(), Lites: t.GetLiteTopics(),
+					}
+					if t.GetLiteOldestAge() != nil {
+						p.Oldest = shortDuration(t.GetLiteOldestAge().AsDuration().Round(time.Second))
+					}
+					topics = append(topics, p)
 				}
 				return a.print(struct {
 					Group  groupView      `json:"group"`
@@ -202,6 +212,11 @@ func (a *app) groupDescribe() *cobra.Command {
 					table(w, "TOPIC READY IN-FLIGHT BLOCKED USED-UP", topics, func(t progressView) []any {
 						return []any{mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Ready, t.InFlight, t.Blocked, t.UsedUp}
 					})
+					for _, t := range topics {
+						if t.Lites > 0 {
+							fmt.Fprintf(w, "\n%s: messages wait in %d lite topics, the oldest for %s\n", mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Lites, t.Oldest)
+						}
+					}
 					positionTable(w, queues)
 				})
 			})

@@ -47,6 +47,7 @@ func TestSendTakesTheTypeFromItsFlags(t *testing.T) {
 	require.Equal(t, "g", fifo.GetMessageGroup())
 	require.Equal(t, rmqpb.MessageType_DELAY, delayed.GetMessageType())
 	require.WithinDuration(t, time.Now().Add(time.Hour), delayed.GetDeliveryTimestamp().AsTime(), time.Minute)
+	require.Equal(t, map[string]string{"perigee.delay": "1h0m0s"}, server.Messages("orders")[1].GetUserProperties(), "by the server's clock")
 }
 
 func TestSendReadsTheBodyFromStandardInput(t *testing.T) {

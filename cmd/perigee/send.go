@@ -113,6 +113,7 @@ func (f *sendFlags) message(cmd *cobra.Command, body []byte) (*rmqpb.Message, er
 		}
 		system.MessageType = rmqpb.MessageType_DELAY
 		system.DeliveryTimestamp = timestamppb.New(time.Now().Add(f.delay))
+		properties["perigee.delay"] = f.delay.String() // by the server's clock
 	}
 	if f.group != "" {
 		system.MessageType = rmqpb.MessageType_FIFO

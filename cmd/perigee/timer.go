@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
@@ -43,7 +45,6 @@ type timerView struct {
 }
 
 func viewTimer(topic string, t *adminpb.Timer) timerView {
-	stamp := func(ts *timestamppb.Timestamp) string { return ts.AsTime().UTC().Format(time.RFC3339Nano) }
 	return timerView{
 		ID: t.GetId(), MessageID: t.GetMessageId(), Topic: topic, DeliverAt: stamp(t.GetDeliverAt()), StoredAt: stamp(t.GetStoredAt()),
 		Shard: t.GetShard(), Queue: t.GetQueue(), Tag: t.GetTag(), Keys: t.GetKeys(), Size: t.GetSize(),
@@ -69,7 +70,7 @@ func (a *app) timerList() *cobra.Command {
 				}
 				views := []timerView{}
 				err := eachTimer(ctx, timers, req, func(t *adminpb.Timer) bool {
-					if key == "" || contains(t.GetKeys(), key) {
+					if key == "" || slices.Contains(t.GetKeys(), key) {
 						views = append(views, viewTimer(args[0], t))
 					}
 					return most == 0 || len(views) < most
@@ -90,15 +91,6 @@ func (a *app) timerList() *cobra.Command {
 	return cmd
 }
 
-func contains(keys []string, key string) bool {
-	for _, k := range keys {
-		if k == key {
-			return true
-		}
-	}
-	return false
-}
-
 // timerCountView is how many delayed messages a topic has.
 type timerCountView struct {
 	Topic   string `json:"topic"`
@@ -117,52 +109,20 @@ func (a *app) countTimers(ctx context.Context, timers adminpb.TimerServiceClient
 
 // eachTimer calls fn for the messages asked for, page by page, until it returns false.
 func eachTimer(ctx context.Context, timers adminpb.TimerServiceClient, req *adminpb.ListTimersRequest, fn func(*adminpb.Timer) bool) error {
-	for {
+	return eachPage(func(token string) (next string, enough bool, err error) {
+		req.PageToken = token
 		resp, err := call(ctx, method(timers.ListTimers), req)
-		if err != nil {
-			return err
-		}
-		for _, t := range resp.GetTimers() {
-			if !fn(t) {
-				return nil
-			}
-		}
-		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
-			return nil
-		}
-	}
+		return resp.GetNextPageToken(), slices.ContainsFunc(resp.GetTimers(), func(t *adminpb.Timer) bool { return !fn(t) }), err
+	})
 }
 
-// timerChangeView is what became of one delayed message.
-type timerChangeView struct {
-	ID    string `json:"id"`
-	Done  bool   `json:"done"`
-	Error string `json:"error,omitempty"`
-}
-
-// printChanges prints what became of each message, and fails when one was not changed.
-func (a *app) printChanges(done string, results []*adminpb.TimerResult) error {
-	failed := int64(0)
-	for _, r := range results {
-		v := timerChangeView{ID: r.GetId(), Done: r.GetError() == "", Error: r.GetError()}
-		if !v.Done {
-			failed++
-		}
-		err := a.print(v, func(w io.Writer) {
-			if v.Done {
-				fmt.Fprintf(w, "%s %s\n", done, v.ID)
-			} else {
-				fmt.Fprintf(w, "not %s %s: %s\n", done, v.ID, v.Error)
-			}
-		})
-		if err != nil {
-			return err
-		}
+// printTimerChanges prints what became of each message, and fails when one was not changed.
+func (a *app) printTimerChanges(done string, results []*adminpb.TimerResult) error {
+	failed, err := printChanges(a, done, results)
+	if err == nil && len(failed) > 0 {
+		err = fmt.Errorf("%s not %s", messages(int64(len(failed))), done)
 	}
-	if failed > 0 {
-		return fmt.Errorf("%s not %s", messages(failed), done)
-	}
-	return nil
+	return err
 }
 
 const timerIDs = "An ID is one that list shows, or the recall handle that the sender of the message was given.\n"
@@ -180,7 +140,7 @@ func (a *app) timerCancel() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printChanges("cancelled", resp.GetResults())
+				return a.printTimerChanges("cancelled", resp.GetResults())
 			})
 		},
 	}
@@ -194,39 +154,38 @@ func (a *app) timerPostpone() *cobra.Command {
 		Long: "Give delayed messages another time of delivery, earlier or later; with --in 0s they are\n" +
 			"delivered at once. " + timerIDs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			when, err := deliveryTime(cmd, in, at, time.Now())
+			when, err := deliveryTime(cmd, in, at)
 			if err != nil {
 				return err
 			}
+			when.Namespace, when.Topic, when.Ids = a.endpoint.namespace, args[0], args[1:]
 			return a.withTimers(cmd, func(ctx context.Context, timers adminpb.TimerServiceClient) error {
-				resp, err := call(ctx, method(timers.PostponeTimers), &adminpb.PostponeTimersRequest{
-					Namespace: a.endpoint.namespace, Topic: args[0], Ids: args[1:], DeliverAt: timestamppb.New(when),
-				})
+				resp, err := call(ctx, method(timers.PostponeTimers), when)
 				if err != nil {
 					return err
 				}
-				return a.printChanges("postponed", resp.GetResults())
+				return a.printTimerChanges("postponed", resp.GetResults())
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&in, "in", 0, "`time` from now until the delivery")
+	cmd.Flags().DurationVar(&in, "in", 0, "`time` from now until the delivery, by the clock of the server")
 	cmd.Flags().StringVar(&at, "at", "", "`time` of the delivery, as 2026-01-31T18:00:00Z")
 	return cmd
 }
 
-// deliveryTime returns the time that the flags ask for: one of them must.
-func deliveryTime(cmd *cobra.Command, in time.Duration, at string, now time.Time) (time.Time, error) {
+// deliveryTime returns a request for the time that the flags ask for: one of them must.
+func deliveryTime(cmd *cobra.Command, in time.Duration, at string) (*adminpb.PostponeTimersRequest, error) {
 	switch hasIn, hasAt := cmd.Flags().Changed("in"), cmd.Flags().Changed("at"); {
 	case hasIn == hasAt:
-		return time.Time{}, usagef("one of --in and --at must say when")
+		return nil, usagef("one of --in and --at must say when")
 	case hasIn && in < 0:
-		return time.Time{}, usagef("in %s: must not be negative", in)
+		return nil, usagef("in %s: must not be negative", in)
 	case hasIn:
-		return now.Add(in), nil
+		return &adminpb.PostponeTimersRequest{Delay: durationpb.New(in)}, nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, at)
 	if err != nil {
-		return time.Time{}, usagef("at %q: must be a time such as 2026-01-31T18:00:00Z", at)
+		return nil, usagef("at %q: must be a time such as 2026-01-31T18:00:00Z", at)
 	}
-	return t, nil
+	return &adminpb.PostponeTimersRequest{DeliverAt: timestamppb.New(t)}, nil
 }

@@ -232,10 +232,11 @@ func (a *app) topicDescribe() *cobra.Command {
 					Topic  topicView   `json:"topic"`
 					Queues []queueView `json:"queues"`
 					Lites  int64       `json:"lite_topics,omitempty"`
-				}{v, queues, resp.GetLiteTopics()}, func(w io.Writer) {
+					InLite int64       `json:"lite_messages,omitempty"`
+				}{v, queues, resp.GetLiteTopics(), resp.GetLiteMessages()}, func(w io.Writer) {
 					v.describe(w)
 					if v.Type == mq.TopicLite.String() {
-						fmt.Fprintf(w, "lite topics %d\n", resp.GetLiteTopics())
+						fmt.Fprintf(w, "lite topics %d, with %s\n", resp.GetLiteTopics(), messages(resp.GetLiteMessages()))
 					}
 					table(w, "SHARD QUEUE FIRST NEXT MESSAGES", queues, func(q queueView) []any {
 						return []any{q.Shard, q.Queue, q.MinOffset, q.MaxOffset, q.MaxOffset - q.MinOffset}

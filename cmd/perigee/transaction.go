@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/internal/client"
@@ -59,12 +56,6 @@ var stageNames = map[adminpb.TransactionStage]string{
 }
 
 func viewTransaction(t *adminpb.Transaction) transactionView {
-	stamp := func(ts *timestamppb.Timestamp) string {
-		if ts == nil {
-			return ""
-		}
-		return ts.AsTime().UTC().Format(time.RFC3339Nano)
-	}
 	return transactionView{
 		ID: t.GetId(), MessageID: t.GetMessageId(), Topic: t.GetTopic(), Stage: stageNames[t.GetStage()], Checks: t.GetChecks(),
 		NextCheck: stamp(t.GetNextCheckAt()), StoredAt: stamp(t.GetStoredAt()), BornHost: t.GetBornHost(),
@@ -95,18 +86,18 @@ func (a *app) transactionList() *cobra.Command {
 			}
 			return a.withTransactions(cmd, func(ctx context.Context, transactions adminpb.TransactionServiceClient) error {
 				views := []transactionView{}
-				for more := true; more; {
+				err := eachPage(func(token string) (next string, enough bool, err error) {
+					req.PageToken = token
 					resp, err := call(ctx, method(transactions.ListTransactions), req)
-					if err != nil {
-						return err
-					}
 					for _, t := range resp.GetTransactions() {
 						if most == 0 || len(views) < most {
 							views = append(views, viewTransaction(t))
 						}
 					}
-					req.PageToken = resp.GetNextPageToken()
-					more = req.PageToken != "" && (most == 0 || len(views) < most)
+					return resp.GetNextPageToken(), most > 0 && len(views) >= most, err
+				})
+				if err != nil {
+					return err
 				}
 				return printAll(a, views, "ID MESSAGE TOPIC STAGE CHECKS NEXT_CHECK STORED PRODUCER SIZE", func(v transactionView) []any {
 					next := v.NextCheck
@@ -125,13 +116,6 @@ func (a *app) transactionList() *cobra.Command {
 	return cmd
 }
 
-// transactionEnded is what became of one half message.
-type transactionEnded struct {
-	ID    string `json:"id"`
-	Done  bool   `json:"done"`
-	Error string `json:"error,omitempty"`
-}
-
 func (a *app) transactionEnd(name, short, done string, end adminpb.TransactionEnd) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " ID...", Short: short, Args: atLeast(1, "ID..."),
@@ -142,22 +126,9 @@ func (a *app) transactionEnd(name, short, done string, end adminpb.TransactionEn
 				if err != nil {
 					return err
 				}
-				var failed []string
-				for _, r := range resp.GetResults() {
-					v := transactionEnded{ID: r.GetId(), Done: r.GetError() == "", Error: r.GetError()}
-					if !v.Done {
-						failed = append(failed, v.ID)
-					}
-					err := a.print(v, func(w io.Writer) {
-						if v.Done {
-							fmt.Fprintf(w, "%s %s\n", done, v.ID)
-						} else {
-							fmt.Fprintf(w, "not %s %s: %s\n", done, v.ID, v.Error)
-						}
-					})
-					if err != nil {
-						return err
-					}
+				failed, err := printChanges(a, done, resp.GetResults())
+				if err != nil {
+					return err
 				}
 				if len(failed) > 0 {
 					return fmt.Errorf("not %s: %s", done, strings.Join(failed, " "))

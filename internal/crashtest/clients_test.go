@@ -2,14 +2,12 @@ package crashtest
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
@@ -41,67 +39,17 @@ func backoff(failures int) time.Duration {
 	return min(5*time.Millisecond<<min(failures, 8), 250*time.Millisecond)
 }
 
-// A producer sends single messages and batches, never the same one twice.
-type producer struct {
-	name    string
-	server  *server
-	history *history
-	rng     *rand.Rand
-	next    int
-}
-
-func (p *producer) run(ctx context.Context) {
-	for failures := 0; ctx.Err() == nil; {
-		conn, err := p.server.connection(ctx)
-		if err != nil {
-			return
-		}
-		n := 1
-		if p.rng.IntN(4) == 0 {
-			n = 2 + p.rng.IntN(7)
-		}
-		tag := []string{"red", "green", "blue"}[p.rng.IntN(3)]
-		req := &rmqpb.SendMessageRequest{}
-		var ids []string
-		for range n {
-			p.next++
-			id := fmt.Sprintf("%s-%d", p.name, p.next)
-			ids = append(ids, id)
-			req.Messages = append(req.Messages, &rmqpb.Message{
-				Topic: topicResource, Body: []byte(body(id)),
-				SystemProperties: &rmqpb.SystemProperties{
-					Tag: &tag, MessageId: id, BodyEncoding: rmqpb.Encoding_IDENTITY,
-					MessageType: rmqpb.MessageType_NORMAL, BornTimestamp: timestamppb.Now(), BornHost: "crashtest",
-				},
-			})
-		}
-		sn := p.history.beginSend(tag, ids)
-		callCtx, cancel := call(ctx, p.name, 5*time.Second)
-		resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, req)
-		cancel()
-		if err != nil || resp.GetStatus().GetCode() != rmqpb.Code_OK || len(resp.GetEntries()) != n {
-			if !pause(ctx, backoff(failures)) {
-				return
-			}
-			failures++
-			continue
-		}
-		failures = 0
-		p.history.endSend(sn, resp.GetEntries()[0].GetOffset())
-		if !pause(ctx, time.Duration(p.rng.IntN(8))*time.Millisecond) {
-			return
-		}
-	}
-}
-
 // A consumer of one group receives and treats messages in all the ways there
 // are, until gentle is set: then it acknowledges everything.
 type consumer struct {
 	name, group, tag string
+	topic            *rmqpb.Resource
+	lite             bool // it receives from lite topics
 	server           *server
 	history          *history
 	rng              *rand.Rand
 	gentle           *atomic.Bool
+	synced           time.Time // when it said last which lite topics it wants
 }
 
 func (c *consumer) run(ctx context.Context) {
@@ -124,6 +72,9 @@ func (c *consumer) run(ctx context.Context) {
 // receive makes one call and treats what it brings, also when the stream broke
 // off in the middle.
 func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceClient) bool {
+	if c.lite && !c.sync(ctx, service) {
+		return false
+	}
 	callCtx, cancel := call(ctx, c.name, 5*time.Second)
 	defer cancel()
 	expression := "*"
@@ -133,7 +84,7 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 	began := time.Now()
 	stream, err := service.ReceiveMessage(callCtx, &rmqpb.ReceiveMessageRequest{
 		Group:            &rmqpb.Resource{Name: c.group},
-		MessageQueue:     &rmqpb.MessageQueue{Topic: topicResource},
+		MessageQueue:     &rmqpb.MessageQueue{Topic: c.topic},
 		FilterExpression: &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expression},
 		BatchSize:        int32(1 + c.rng.IntN(16)), InvisibleDuration: durationpb.New(invisible),
 		LongPollingTimeout: durationpb.New(time.Second),
@@ -165,7 +116,28 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 	for _, m := range got {
 		c.treat(ctx, service, m, began)
 	}
+	if !ok {
+		c.synced = time.Time{} // it may be a server that does not know the client
+	}
 	return ok
+}
+
+// sync says which lite topics the consumer wants, if it has not for a while: a server that
+// was started does not know.
+func (c *consumer) sync(ctx context.Context, service rmqpb.MessagingServiceClient) bool {
+	if time.Since(c.synced) < time.Second {
+		return true
+	}
+	callCtx, cancel := call(ctx, c.name, 5*time.Second)
+	defer cancel()
+	resp, err := service.SyncLiteSubscription(callCtx, &rmqpb.SyncLiteSubscriptionRequest{
+		Action: rmqpb.LiteSubscriptionAction_COMPLETE_ADD, Topic: c.topic, Group: &rmqpb.Resource{Name: c.group}, LiteTopicSet: lites,
+	})
+	if err != nil || resp.GetStatus().GetCode() != rmqpb.Code_OK {
+		return false
+	}
+	c.synced = time.Now()
+	return true
 }
 
 func (c *consumer) treat(ctx context.Context, service rmqpb.MessagingServiceClient, m *rmqpb.Message, began time.Time) {
@@ -180,7 +152,7 @@ func (c *consumer) treat(ctx context.Context, service rmqpb.MessagingServiceClie
 		defer cancel()
 		// What became of it shows in when the message comes back.
 		_, _ = service.ChangeInvisibleDuration(callCtx, &rmqpb.ChangeInvisibleDurationRequest{
-			Group: &rmqpb.Resource{Name: c.group}, Topic: topicResource, MessageId: id,
+			Group: &rmqpb.Resource{Name: c.group}, Topic: c.topic, MessageId: id,
 			ReceiptHandle:     m.GetSystemProperties().GetReceiptHandle(),
 			InvisibleDuration: durationpb.New(time.Duration(c.rng.IntN(2)) * time.Second),
 		})
@@ -194,7 +166,7 @@ func (c *consumer) ack(ctx context.Context, service rmqpb.MessagingServiceClient
 	callCtx, cancel := call(ctx, c.name, 5*time.Second)
 	defer cancel()
 	resp, err := service.AckMessage(callCtx, &rmqpb.AckMessageRequest{
-		Group: &rmqpb.Resource{Name: c.group}, Topic: topicResource,
+		Group: &rmqpb.Resource{Name: c.group}, Topic: c.topic,
 		Entries: []*rmqpb.AckMessageEntry{{MessageId: id, ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()}},
 	})
 	if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK {

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/internal/torture/table"
 )
 
@@ -50,7 +49,7 @@ func TestNothingAcknowledgedIsLostHoweverOftenTheServerIsKilled(t *testing.T) {
 			t.Parallel()
 			t.Logf("PERIGEE_SEED=%d", seed)
 			r := &run{
-				t: t, column: "killed, " + flush, server: newServer(t, bin, flush, small...), history: newHistory(),
+				t: t, column: "killed, " + flush, server: newServer(t, bin, flush, small...), loads: newLoads(),
 				rng: rand.New(rand.NewPCG(seed, 0)),
 			}
 			r.run(func(ctx context.Context) {
@@ -67,7 +66,7 @@ func TestNothingAcknowledgedIsLostHoweverOftenTheServerIsKilled(t *testing.T) {
 func TestNothingComesTwiceFromAServerThatIsLeftAlone(t *testing.T) {
 	seconds := number(t, "PERIGEE_CALM", 3)
 	r := &run{
-		t: t, column: "not killed", server: newServer(t, binary(t), "sync", small...), history: newHistory(),
+		t: t, column: "not killed", server: newServer(t, binary(t), "sync", small...), loads: newLoads(),
 		rng: rand.New(rand.NewPCG(number(t, "PERIGEE_SEED", rand.Uint64()), 0)), calm: true,
 	}
 	r.run(func(ctx context.Context) { require.True(t, pause(ctx, time.Duration(seconds)*time.Second)) })
@@ -82,38 +81,48 @@ type run struct {
 	column     string // of the table
 	calm       bool   // the server is not killed
 	server     *server
-	history    *history
+	loads      []*load
 	rng        *rand.Rand
 	recoveries []time.Duration
 	killed     map[string]int
 }
-
-// filters are the groups and the tags they want.
-var filters = map[string]string{"all": "", "all-too": "", "red": "red"}
 
 // run lets clients work while trouble is made, then lets them finish, and judges what
 // they have seen.
 func (r *run) run(trouble func(ctx context.Context)) {
 	r.killed = map[string]int{}
 	r.start()
-	r.createTopic()
+	r.create()
 	// Producers end first, then the consumers.
 	ctx, cancel := context.WithCancel(r.t.Context())
 	sendCtx, stopSending := context.WithCancel(ctx)
 	var producers, consumers sync.WaitGroup
 	defer func() { cancel(); producers.Wait(); consumers.Wait() }()
-	for i := range 4 {
-		p := &producer{name: fmt.Sprint("p", i), server: r.server, history: r.history, rng: r.newRNG()}
-		producers.Go(func() { p.run(sendCtx) })
-	}
 	defer stopSending()
 	var gentle atomic.Bool
-	for i, group := range []string{"all", "all", "all-too", "all-too", "red"} {
-		c := &consumer{
-			name: fmt.Sprint("c", i), group: group, tag: filters[group],
-			server: r.server, history: r.history, rng: r.newRNG(), gentle: &gentle,
+	for _, l := range r.loads {
+		for i, group := range l.consumers {
+			c := &consumer{
+				name: fmt.Sprint(l.topic, "-c", i), group: group, tag: l.filters[group], topic: l.resource(), lite: l.kind == rmqpb.MessageType_LITE,
+				server: r.server, history: l.history, rng: r.newRNG(), gentle: &gentle,
+			}
+			if c.lite { // what is sent before is not for it
+				conn, err := r.server.connection(ctx)
+				require.NoError(r.t, err)
+				require.True(r.t, c.sync(ctx, rmqpb.NewMessagingServiceClient(conn)))
+			}
+			consumers.Go(func() { c.run(ctx) })
 		}
-		consumers.Go(func() { c.run(ctx) })
+	}
+	for _, l := range r.loads {
+		for i := range l.producers {
+			p := &producer{name: fmt.Sprint(l.topic, "-p", i), topic: l.resource(), kind: l.kind, server: r.server, history: l.history, rng: r.newRNG()}
+			producers.Go(func() { p.run(sendCtx) })
+			if l.kind == rmqpb.MessageType_TRANSACTION {
+				asked := &producer{name: p.name, topic: p.topic, server: r.server, history: l.history, rng: r.newRNG()}
+				producers.Go(func() { asked.listen(sendCtx) })
+			}
+		}
 	}
 	trouble(ctx)
 	stopSending()
@@ -126,11 +135,20 @@ func (r *run) run(trouble func(ctx context.Context)) {
 		r.start()
 	}
 	gentle.Store(true)
+	r.endTransactions(ctx)
 	r.drain(ctx)
-	queues := r.queues(ctx)
+	queues := map[*load]map[int32]int64{}
+	for _, l := range r.loads {
+		queues[l] = r.queues(ctx, l)
+	}
 	cancel()
 	consumers.Wait()
-	faults := r.history.judge(filters, queues)
+	var faults []string
+	for _, l := range r.loads {
+		for _, f := range l.history.judge(l.filters, queues[l]) {
+			faults = append(faults, l.topic+": "+f)
+		}
+	}
 	r.report()
 	require.Empty(r.t, faults)
 	r.server.down()
@@ -170,7 +188,13 @@ func (r *run) start() {
 
 func (r *run) down() {
 	r.server.down()
-	r.history.cutOff()
+	r.cutOff()
+}
+
+func (r *run) cutOff() {
+	for _, l := range r.loads {
+		l.history.cutOff()
+	}
 }
 
 // kill lets the clients work for a while, kills the server in one of several
@@ -184,7 +208,7 @@ func (r *run) kill(ctx context.Context) {
 	case 1:
 		r.killed["while closing"]++
 		r.server.terminate(r.upTo(30 * time.Millisecond))
-		r.history.cutOff()
+		r.cutOff()
 	case 2:
 		r.killed["under load"]++
 		r.down()
@@ -196,85 +220,9 @@ func (r *run) kill(ctx context.Context) {
 	r.start()
 }
 
-func (r *run) createTopic() {
-	conn, err := r.server.connection(r.t.Context())
-	require.NoError(r.t, err)
-	admin := adminpb.NewAdminServiceClient(conn)
-	_, err = admin.CreateTopic(r.t.Context(), &adminpb.CreateTopicRequest{Name: topicName, Queues: 4})
-	require.NoError(r.t, err)
-	for group := range filters {
-		// Nothing is dead-lettered in this test, however often it is given up.
-		_, err = admin.CreateGroup(r.t.Context(), &adminpb.CreateGroupRequest{Name: group, Retry: &adminpb.RetryPolicy{MaxAttempts: 1000}})
-		require.NoError(r.t, err)
-	}
-}
-
-// drain waits until every group has everything and nothing is in flight.
-func (r *run) drain(ctx context.Context) {
-	conn, err := r.server.connection(ctx)
-	require.NoError(r.t, err)
-	admin := adminpb.NewAdminServiceClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
-	defer cancel()
-	left := func() (list []string) {
-		for group, tag := range filters {
-			resp, err := admin.GetGroup(ctx, &adminpb.GetGroupRequest{Name: group})
-			if err != nil {
-				return []string{err.Error()}
-			}
-			if n := r.history.missing(group, tag); n > 0 {
-				list = append(list, fmt.Sprintf("%s has not got %d", group, n))
-			}
-			for _, topic := range resp.GetTopics() {
-				if topic.GetReady()+topic.GetInFlight() > 0 {
-					list = append(list, fmt.Sprintf("%s: ready %d, in flight %d", group, topic.GetReady(), topic.GetInFlight()))
-				}
-			}
-		}
-		return list
-	}
-	for {
-		list := left()
-		if len(list) == 0 {
-			return
-		}
-		if !pause(ctx, 100*time.Millisecond) {
-			r.report()
-			require.Empty(r.t, list, "not drained in time")
-		}
-	}
-}
-
-// queues returns how many messages each queue holds.
-func (r *run) queues(ctx context.Context) map[int32]int64 {
-	conn, err := r.server.connection(ctx)
-	require.NoError(r.t, err)
-	resp, err := adminpb.NewAdminServiceClient(conn).GetTopic(ctx, &adminpb.GetTopicRequest{Name: topicName})
-	require.NoError(r.t, err)
-	queues := map[int32]int64{}
-	for _, q := range resp.GetQueues() {
-		require.Zero(r.t, q.GetMinOffset())
-		queues[q.GetQueue()] = q.GetMaxOffset()
-	}
-	return queues
-}
-
-func (r *run) report() {
-	h := r.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	times := slices.Sorted(slices.Values(r.recoveries))
-	ms := func(d time.Duration) int64 { return d.Milliseconds() }
-	r.t.Logf("messages sent: %d acknowledged, %d unknown; deliveries: %d, %d of them again; acks in time: %d, late: %d",
-		h.acked, h.unknown, h.delivered, h.redelivered, h.acks, h.late)
-	r.t.Logf("kills: %v; recovery in ms: min %d, median %d, max %d; worst lateness %v",
-		r.killed, ms(times[0]), ms(times[len(times)/2]), ms(times[len(times)-1]), h.lateness.Round(time.Millisecond))
-	require.NoError(r.t, table.Add(r.cells(times)...))
-}
-
 // cells returns what the run adds to the table.
 func (r *run) cells(times []time.Duration) []table.Cell {
-	h := r.history
+	h := r.sum()
 	text := func(row string, value any) table.Cell {
 		return table.Cell{Column: r.column, Row: row, Value: fmt.Sprint(value)}
 	}
@@ -285,8 +233,15 @@ func (r *run) cells(times []time.Duration) []table.Cell {
 	cells := []table.Cell{
 		text("kills", kills), text("acknowledged messages", h.acked), text("deliveries", h.delivered),
 		text("lost", h.lost), text("stuck", h.stuck), text("deliveries after an OK ack", h.afterAck),
-		text("two holders at once", h.twoHolders), text("other faults", h.other),
+		text("two holders at once", h.twoHolders), text("delivered early", h.early),
+		text("seen against a recall or rollback", h.visible), text("other faults", h.other),
+		text("recalls answered OK", h.recalls), text("transactions ended", h.ends), text("questions to producers", h.questions), text("sends repeated", h.repeats),
 		text("worst redelivery lateness", h.lateness.Round(time.Millisecond)),
+	}
+	for _, l := range r.loads {
+		if l.row != "" {
+			cells = append(cells, text(l.row, l.history.acked))
+		}
 	}
 	if r.calm {
 		return append(cells, text("duplicates without faults", h.duplicates))

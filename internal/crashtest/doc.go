@@ -1,7 +1,9 @@
 // Package crashtest kills a real server process again and again while clients
 // send and consume through gRPC, and then checks from the outside that the
 // server has kept what it had answered. The clients use the generated code of the
-// protocol and know nothing of how the server works.
+// protocol and know nothing of how the server works. There are some for each type of
+// message: ordinary and delayed ones, half messages, priorities and lite topics; what is
+// not answered they send again.
 //
 // Beside that it lets clients come and go and looks at what the process keeps of
 // them, and kills servers right after deletions.

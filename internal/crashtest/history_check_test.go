@@ -27,65 +27,141 @@ func TestJudgeFindsEachKindOfFault(t *testing.T) {
 		story  func(h *history)
 	}{
 		"none": {"", 2, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a", "b"}), 0)
+			h.endSend(h.beginSend("", []string{"a", "b"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 			get(h, "b", 1, 1)
 			settle(h, "b")
 			time.Sleep(invisible)
 			get(h, "a", 0, 2)
 			settle(h, "a")
-			h.beginSend("", []string{"unknown"})
+			h.beginSend("", []string{"unknown"}, nil)
 		}},
 		"lost": {"got 0 messages of the send", 0, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 		}},
 		"half a batch": {"got 1 messages of the send", 1, func(h *history) {
-			h.beginSend("", []string{"a", "b"})
+			h.beginSend("", []string{"a", "b"}, nil)
 			get(h, "a", 0, 1)
 			settle(h, "a")
 		}},
 		"invented": {"was never sent", 0, func(h *history) { get(h, "x", 0, 1) }},
 		"back after its ack": {"again (attempt 2) after its ack", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 			settle(h, "a")
 			time.Sleep(invisible)
 			get(h, "a", 0, 2)
 		}},
 		"leased twice": {"before the lease of attempt 1 ended", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 			time.Sleep(invisible / 2)
 			get(h, "a", 0, 2)
 			settle(h, "a")
 		}},
 		"attempts forgotten": {"as attempt 1 after attempt 2", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 2)
 			time.Sleep(invisible)
 			get(h, "a", 0, 1)
 			settle(h, "a")
 		}},
 		"one place for two": {"are both at", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
-			h.endSend(h.beginSend("", []string{"b"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
+			h.endSend(h.beginSend("", []string{"b"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 			get(h, "b", 0, 1)
 			settle(h, "a")
 			settle(h, "b")
 		}},
 		"hole": {"nothing was received from offset 1", 2, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 			settle(h, "a")
 		}},
 		"wrong offset": {"was answered with offset 7", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 7)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 7}, false)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"early": {"early", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}, &wait{due: time.Now().Add(time.Second)}), answer{offset: 0}, false)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"delayed and lost": {"got 0 messages of the send", 0, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}, &wait{due: time.Now()}), answer{offset: 0}, false)
+		}},
+		"lost after a recall that was refused": {"got 0 messages of the send", 0, func(h *history) {
+			w := &wait{due: time.Now()}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.recall)
+			h.answer("a", &w.recall, nil, false)
+		}},
+		"recalled and there": {"after it was answered", 1, func(h *history) {
+			w := &wait{due: time.Now()}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.recall)
+			h.answer("a", &w.recall, nil, true)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"there and recalled": {"had been delivered", 1, func(h *history) {
+			w := &wait{due: time.Now()}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+			h.ask(&w.recall)
+			h.answer("a", &w.recall, nil, true)
+		}},
+		"seen and not committed": {"nobody had committed it", 1, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}, &wait{half: true}), answer{offset: 0}, false)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"committed and lost": {"got 0 messages of the send", 0, func(h *history) {
+			w := &wait{half: true}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.commit)
+			h.answer("a", &w.commit, &w.rollback, true)
+		}},
+		"rolled back and there": {"after it was answered", 1, func(h *history) {
+			w := &wait{half: true}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.commit)
+			h.ask(&w.rollback)
+			h.answer("a", &w.rollback, &w.commit, true)
+			get(h, "a", 0, 1)
+			settle(h, "a")
+		}},
+		"ended both ways": {"ended both ways", 0, func(h *history) {
+			w := &wait{half: true}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.commit)
+			h.ask(&w.rollback)
+			h.answer("a", &w.commit, &w.rollback, true)
+			h.answer("a", &w.rollback, &w.commit, true)
+		}},
+		"half message that is gone": {"is not listed", 0, func(h *history) {
+			h.endSend(h.beginSend("", []string{"a"}, &wait{half: true}), answer{offset: 0}, false)
+			h.listed(map[string]bool{})
+		}},
+		"ended half message that is there": {"is listed", 0, func(h *history) {
+			w := &wait{half: true}
+			h.endSend(h.beginSend("", []string{"a"}, w), answer{offset: 0}, false)
+			h.ask(&w.rollback)
+			h.answer("a", &w.rollback, &w.commit, true)
+			h.listed(map[string]bool{"a": true})
+		}},
+		"stored twice": {"and, sent again, with", 2, func(h *history) {
+			sn := h.beginSend("", []string{"a"}, nil)
+			h.endSend(sn, answer{offset: 0}, false)
+			h.endSend(sn, answer{offset: 1}, true)
 			get(h, "a", 0, 1)
 			settle(h, "a")
 		}},
 		"gone without an ack": {"never acknowledged", 1, func(h *history) {
-			h.endSend(h.beginSend("", []string{"a"}), 0)
+			h.endSend(h.beginSend("", []string{"a"}, nil), answer{offset: 0}, false)
 			get(h, "a", 0, 1)
 		}},
 	} {

@@ -15,7 +15,7 @@ const (
 	slack     = 100 * time.Millisecond
 )
 
-// A history is what the clients saw, and the judge of it.
+// A history is what the clients of one topic saw, and the judge of it.
 type history struct {
 	mu     sync.Mutex
 	sends  []*sent
@@ -27,10 +27,13 @@ type history struct {
 	cut    time.Time // when it was killed last
 
 	acked, unknown, delivered, redelivered, acks, late int
+	// Sends that were answered when they were tried again, recalls and ends of transactions
+	// that were answered OK, and questions to producers.
+	repeats, recalls, ends, questions int
 
 	// What must be 0, and how late a redelivery was that nobody had asked for sooner.
-	lost, stuck, afterAck, twoHolders, duplicates, other int
-	lateness                                             time.Duration
+	lost, stuck, afterAck, twoHolders, duplicates, early, visible, other int
+	lateness                                                             time.Duration
 }
 
 // place is where a message is stored.
@@ -41,10 +44,17 @@ type place struct {
 
 // sent is one send: a single message or a batch.
 type sent struct {
-	ids    []string
-	tag    string
-	acked  bool
+	ids   []string
+	tag   string
+	acked bool
+	answer
+	*wait // of a delayed or a half message
+}
+
+// answer is that to a send, of its first message.
+type answer struct {
 	offset int64
+	handle string // of a message that waits
 }
 
 // fate is what a group saw of a message.
@@ -75,10 +85,10 @@ func (h *history) cutOff() {
 	h.killed, h.cut = true, time.Now()
 }
 
-func (h *history) beginSend(tag string, ids []string) *sent {
+func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	sn := &sent{ids: ids, tag: tag}
+	sn := &sent{ids: ids, tag: tag, wait: w}
 	h.sends = append(h.sends, sn)
 	for _, id := range ids {
 		h.msgs[id] = sn
@@ -86,10 +96,20 @@ func (h *history) beginSend(tag string, ids []string) *sent {
 	return sn
 }
 
-func (h *history) endSend(sn *sent, offset int64) {
+// endSend notes that a send was answered OK, at first or when it was tried again.
+func (h *history) endSend(sn *sent, a answer, again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	sn.acked, sn.offset = true, offset
+	if again || sn.acked {
+		h.repeats++
+	}
+	if sn.acked {
+		if a != sn.answer {
+			h.fault(&h.other, "%v was answered with %+v and, sent again, with %+v", sn.ids, sn.answer, a)
+		}
+		return
+	}
+	sn.acked, sn.answer = true, a
 	h.acked += len(sn.ids)
 }
 
@@ -110,6 +130,7 @@ func (h *history) deliver(d delivery) {
 		h.fault(&h.other, "group %s got %s, which was never sent", d.group, d.id)
 		return
 	}
+	h.mayBeSeen(d)
 	if d.body != body(d.id) {
 		h.fault(&h.other, "%s has the body %.40q", d.id, d.body)
 	}
@@ -201,7 +222,7 @@ func (h *history) missing(group, tag string) int {
 	defer h.mu.Unlock()
 	n := 0
 	for _, sn := range h.sends {
-		if !sn.acked || tag != "" && sn.tag != tag {
+		if !sn.acked || tag != "" && sn.tag != tag || sn.wait != nil && !sn.must() {
 			continue
 		}
 		for _, id := range sn.ids {
@@ -214,7 +235,8 @@ func (h *history) missing(group, tag string) int {
 }
 
 // judge checks what must hold when everything has been received. filters are the
-// groups with their tags; queues has the number of messages of each queue.
+// groups with their tags; queues has the number of messages of each queue, if these are
+// known.
 func (h *history) judge(filters map[string]string, queues map[int32]int64) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,6 +250,9 @@ func (h *history) judge(filters map[string]string, queues map[int32]int64) []str
 		if !sn.acked {
 			h.unknown += len(sn.ids)
 		}
+	}
+	if queues == nil {
+		return h.faults
 	}
 	stored := int64(0)
 	for queue, n := range queues {
@@ -260,13 +285,13 @@ func (h *history) judgeSend(group, tag string, sn *sent) {
 		}
 	}
 	switch {
-	case len(places) == 0 && !sn.acked:
+	case len(places) == 0 && (!sn.acked || sn.wait != nil && !sn.must()):
 		return
 	case len(places) != len(sn.ids):
 		h.fault(&h.lost, "group %s got %d messages of the send %v (answered OK: %t)", group, len(places), sn.ids, sn.acked)
 		return
 	}
-	if sn.acked && places[0].offset != sn.offset {
+	if sn.acked && sn.wait == nil && places[0].offset != sn.offset {
 		h.fault(&h.other, "send of %v was answered with offset %d and is at %+v", sn.ids, sn.offset, places[0])
 	}
 	for i, p := range places {

@@ -201,3 +201,53 @@ func FuzzResultsNeverPanic(f *testing.F) {
 		_ = (&frame{receiver: receiver}).read(data)
 	})
 }
+
+func TestRequestsToALiteTopicGoToItsLiteTopicsInTurn(t *testing.T) {
+	server := fake.Start(t, "orders")
+	server.SetType("orders", rmqpb.MessageType_LITE)
+	load := target(t, server)
+	send := sendLoad(300, 1)
+	send.Lites = 100
+	result, err := load.Send(t.Context(), send)
+	require.NoError(t, err)
+	require.Empty(t, result.Errors)
+	counts := map[string]int{}
+	for _, m := range server.Messages("orders") {
+		require.Equal(t, rmqpb.MessageType_LITE, m.GetSystemProperties().GetMessageType())
+		counts[m.GetSystemProperties().GetLiteTopic()]++
+	}
+	require.Len(t, counts, 100)
+	for i := range 100 {
+		require.Equal(t, 3, counts[LiteName(i)])
+	}
+	receive := receiveLoad(0)
+	receive.UntilEmpty, receive.Lites = true, []string{LiteName(0), LiteName(7)}
+	result, err = load.Receive(t.Context(), receive)
+	require.NoError(t, err)
+	require.EqualValues(t, 300, result.Messages, "this server does not mind")
+	synced := server.Synced()
+	require.Len(t, synced, 2, "each connection is a client of its own")
+	require.Equal(t, receive.Lites, synced[0].GetLiteTopicSet())
+	_, err = load.Receive(t.Context(), ReceiveLoad{Load: Load{Topic: "none", Concurrency: 1}, Group: "g", Batch: 1, Lites: receive.Lites})
+	require.Error(t, err)
+}
+
+func TestDelayedMessagesAreDueOverATime(t *testing.T) {
+	server := fake.Start(t, "orders")
+	server.SetType("orders", rmqpb.MessageType_DELAY)
+	from := time.Unix(1_900_000_000, 0)
+	send := sendLoad(600, 4)
+	send.DeliverFrom, send.DeliverOver = from, time.Minute
+	_, err := target(t, server).Send(t.Context(), send)
+	require.NoError(t, err)
+	times := map[time.Duration]bool{}
+	for _, m := range server.Messages("orders") {
+		times[m.GetSystemProperties().GetDeliveryTimestamp().AsTime().Sub(from)] = true
+	}
+	require.NotEmpty(t, times)
+	for at := range times {
+		require.GreaterOrEqual(t, at, time.Duration(0))
+		require.Less(t, at, time.Minute)
+		require.Zero(t, at%(5*time.Second), "one moment for each message of each of three workers")
+	}
+}

@@ -19,6 +19,9 @@ type ReceiveLoad struct {
 	Group string
 	// SQL, when set, is the expression that chooses the messages. Without it all are.
 	SQL string
+	// Lites, when set, are the lite topics of a LITE topic that each connection receives
+	// from, from their beginnings.
+	Lites []string
 	// Batch is the most messages a receive asks for, at least 1.
 	Batch int
 	// AckBatch is the number of messages acknowledged with one request; 0 means
@@ -66,7 +69,13 @@ func (t *Target) Receive(ctx context.Context, l ReceiveLoad) (Result, error) {
 	}
 	sessions := make([]*client.Session, 0, len(t.conns))
 	for _, c := range t.conns {
-		sessions = append(sessions, c.StartConsumer(ctx, l.Group, l.Topic, filter, l.Wait))
+		if len(l.Lites) == 0 {
+			sessions = append(sessions, c.StartConsumer(ctx, l.Group, l.Topic, filter, l.Wait))
+			continue
+		}
+		if err := subscribe(ctx, c, &l); err != nil {
+			return Result{}, err
+		}
 	}
 	defer closeAll(sessions)
 
@@ -80,6 +89,24 @@ func (t *Target) Receive(ctx context.Context, l ReceiveLoad) (Result, error) {
 		meters[i], workers[i] = r.meter, r
 	}
 	return drive(ctx, l.Load, l.Batch, true, meters, workers), nil
+}
+
+// subscribe subscribes a connection to lite topics. It has no session: the settings of one
+// would say that it is no lite consumer.
+func subscribe(ctx context.Context, c *client.Conn, l *ReceiveLoad) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := rmqpb.NewMessagingServiceClient(c).SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{
+		Action: rmqpb.LiteSubscriptionAction_PARTIAL_ADD, Topic: c.Resource(l.Topic), Group: c.Resource(l.Group), LiteTopicSet: l.Lites,
+		OffsetOption: &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Policy_{Policy: rmqpb.OffsetOption_MIN}},
+	})
+	if err != nil {
+		return err
+	}
+	if st := resp.GetStatus(); st.GetCode() != rmqpb.Code_OK {
+		return fmt.Errorf("subscription to lite topics: %s: %s", st.GetCode(), st.GetMessage())
+	}
+	return nil
 }
 
 // receiver polls the queues of a topic in turn.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -26,6 +27,13 @@ type SendLoad struct {
 	// Groups, when set, is the number of message groups that the requests to a FIFO topic
 	// have in turn, up to MaxGroups; 0: one for each worker.
 	Groups int
+	// Lites is the number of lite topics that the requests to a LITE topic go to in turn, up
+	// to MaxGroups; LiteName has their names. 0: one.
+	Lites int
+	// DeliverFrom, when set, is the time of delivery of the first messages to a DELAY topic,
+	// and DeliverOver how long after it the last ones are due.
+	DeliverFrom time.Time
+	DeliverOver time.Duration
 	// Properties, when set, are the user properties of every message.
 	Properties map[string]string
 
@@ -40,6 +48,10 @@ func (l SendLoad) validate() error {
 		return fmt.Errorf("batch %d: must be 1 or more", l.Batch)
 	case l.Groups < 0 || l.Groups > MaxGroups:
 		return fmt.Errorf("groups %d: must lie between 0 and %d", l.Groups, MaxGroups)
+	case l.Lites < 0 || l.Lites > MaxGroups:
+		return fmt.Errorf("lite topics %d: must lie between 0 and %d", l.Lites, MaxGroups)
+	case l.DeliverOver < 0:
+		return fmt.Errorf("time of delivery: must not be spread over %v", l.DeliverOver)
 	}
 	return l.Load.validate()
 }
@@ -49,6 +61,9 @@ const MaxGroups = 10_000_000
 
 // groupName returns the name of a message group, which has the same length for all.
 func groupName(n int) string { return fmt.Sprintf("bench-%07d", n) }
+
+// LiteName returns the name of the lite topic n of a load.
+func LiteName(n int) string { return groupName(n) }
 
 // Send sends messages until the load's limit or the end of ctx. The error is
 // about the load or the topic; what goes wrong later is counted in the result.
@@ -67,11 +82,20 @@ func (t *Target) Send(ctx context.Context, l SendLoad) (Result, error) {
 	defer closeAll(sessions)
 
 	meters, workers := make([]*meter, l.Concurrency), make([]worker, l.Concurrency)
+	lite := new(atomic.Int64)
 	for i := range workers {
 		s := &sender{
 			conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
 			results: results{entries: 2, status: 1},
 			groups:  l.Groups,
+		}
+		if client.MessageType(queues[0]) == rmqpb.MessageType_LITE {
+			s.groups, s.lite = max(l.Lites, 1), lite
+		}
+		if !l.DeliverFrom.IsZero() {
+			s.due = func(message int) time.Time {
+				return l.DeliverFrom.Add(l.DeliverOver * time.Duration(i*l.Batch+message) / time.Duration(l.Concurrency*l.Batch))
+			}
 		}
 		if l.Groups > 0 { // each worker begins elsewhere
 			s.group = i * l.Groups / l.Concurrency
@@ -106,6 +130,10 @@ func template(conn *client.Conn, l SendLoad, kind rmqpb.MessageType, worker int)
 		group := groupName(worker)
 		system.MessageGroup = &group
 	}
+	if kind == rmqpb.MessageType_LITE {
+		lite := LiteName(0)
+		system.LiteTopic = &lite
+	}
 	return &rmqpb.Message{Topic: conn.Resource(l.Topic), SystemProperties: system, UserProperties: l.Properties}
 }
 
@@ -126,13 +154,20 @@ type sender struct {
 	groupAt []int // where the message groups are, if they change
 	groups  int   // how many there are; 0: they do not change
 	group   int   // of the next request
+	// lite counts the requests of all senders to a LITE topic: its lite topics have
+	// requests in turn.
+	lite *atomic.Int64
+	due  func(message int) time.Time // when a message of a request is to be delivered; nil: at once
 }
 
 // build encodes a request of n messages and finds what changes in it.
 func (s *sender) build(n int) error {
 	s.request, s.idAt, s.bodyAt, s.endAt, s.groupAt = nil, nil, nil, nil, nil
-	for range n {
+	for i := range n {
 		message := proto.CloneOf(s.message)
+		if s.due != nil {
+			message.SystemProperties.DeliveryTimestamp = timestamppb.New(s.due(i))
+		}
 		message.SystemProperties.MessageId = s.ids.Next()
 		message.Body = random(s.size)
 		encoded, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{message}})
@@ -141,7 +176,8 @@ func (s *sender) build(n int) error {
 		}
 		// The body is encoded last; the id is found nowhere else.
 		s.idAt = append(s.idAt, len(s.request)+bytes.Index(encoded, []byte(message.SystemProperties.MessageId)))
-		if group := message.SystemProperties.GetMessageGroup(); s.groups > 0 && group != "" {
+		group := message.SystemProperties.GetMessageGroup() + message.SystemProperties.GetLiteTopic() // one of them
+		if s.groups > 0 && group != "" {
 			s.groupAt = append(s.groupAt, len(s.request)+bytes.Index(encoded, []byte(group)))
 		}
 		s.request = append(s.request, encoded...)
@@ -152,7 +188,10 @@ func (s *sender) build(n int) error {
 }
 
 func (s *sender) step(ctx context.Context, n int, due time.Time) (int, bool, error) {
-	if s.groups > 0 {
+	switch {
+	case s.lite != nil:
+		s.group = int((s.lite.Add(1) - 1) % int64(s.groups))
+	case s.groups > 0:
 		s.group = (s.group + 1) % s.groups
 	}
 	for i := range n {

@@ -124,6 +124,14 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return float64(r.Waiting) },
 	},
 	{
+		family{"perigee.lite.clients", gauge, none, ofShard, "Clients that have said which lite topics they want, in each of their groups."},
+		func(r *shardReading) float64 { return float64(r.LiteClients) },
+	},
+	{
+		family{"perigee.lite.subscriptions", gauge, none, ofShard, "Lite topics of all clients together, each counted for each client; lite.subscriptions is the bound for all shards."},
+		func(r *shardReading) float64 { return float64(r.LiteSubscriptions) },
+	},
+	{
 		family{"perigee.receives.woken", counter, none, ofShard, "Times that a waiting receive or pull was told to look again."},
 		func(r *shardReading) float64 { return float64(r.Woken) },
 	},
@@ -138,6 +146,14 @@ var shardMetrics = []column[*shardReading]{
 	{
 		family{"perigee.messages.repeated", counter, none, ofShard, "Messages that were sent again, as an SDK does that got no answer, and not stored again."},
 		func(r *shardReading) float64 { return float64(r.Repeated) },
+	},
+	{
+		family{"perigee.dedup.forgotten", counter, none, ofShard, "Messages that were forgotten before the dedup window of their topic was over, because what is known takes too much memory: one of them that is sent again is stored again."},
+		func(r *shardReading) float64 { return float64(r.Forgotten) },
+	},
+	{
+		family{"perigee.dedup.memory.bytes", gauge, none, ofShard, "Memory that repeats are known by."},
+		func(r *shardReading) float64 { return float64(r.KnownBytes) },
 	},
 	{
 		family{"perigee.messages.delivered", counter, none, ofShard, "Messages leased to consumers, redeliveries included."},

@@ -37,6 +37,10 @@ var topicMetrics = []column[topicReading]{
 		func(r topicReading) float64 { return float64(r.Stored) },
 	},
 	{
+		family{"perigee.topic.lite.topics", gauge, none, ofTopic, "Lite topics of the topic."},
+		func(r topicReading) float64 { return float64(r.Lites) },
+	},
+	{
 		family{"perigee.topic.delayed.messages", gauge, none, ofTopic, "Delayed messages of the topic that wait for their time."},
 		func(r topicReading) float64 { return float64(r.Timed) },
 	},
@@ -75,6 +79,10 @@ var groupMetrics = []column[groupReading]{
 	{
 		family{"perigee.group.oldest.age", gauge, seconds, ofGroup, "Age of the oldest message that the group was never given, since it was stored; 0 without one."},
 		func(r groupReading) float64 { return time.Duration(r.Oldest).Seconds() },
+	},
+	{
+		family{"perigee.group.waiting.lite.topics", gauge, none, ofGroup, "Lite topics that have messages which the group was never given."},
+		func(r groupReading) float64 { return float64(r.Lites) },
 	},
 	{
 		family{"perigee.group.in.flight.messages", gauge, none, ofGroup, "Messages that consumers of the group hold: delivered, not settled, and not yet due again. A message that was given up and is to be delivered again later is one."},

@@ -24,6 +24,8 @@ type memoryPlan struct {
 	// deliveries bounds the stored bytes of messages on their way to consumers; each
 	// is in memory twice. 0: as configured.
 	deliveries int64
+	// known bounds what the store knows messages by that are sent again.
+	known int64
 	// settings bounds what clients say about themselves and is kept for them.
 	settings int64
 }
@@ -35,6 +37,7 @@ const (
 	defaultMemTable = 32 << 20
 	defaultSends    = 256 << 20
 	defaultSettings = 64 << 20
+	defaultKnown    = 256 << 20
 
 	// waitingReceive is what one takes, with its gRPC stream.
 	waitingReceive = 16 << 10
@@ -49,7 +52,7 @@ const (
 // bounds the receives that wait, the one part that is not small beside it.
 // waiting is how many receives may wait if there is memory for them, 0: any number.
 func planMemory(configured, runtime, container, machine int64, waiting int) memoryPlan {
-	p := memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, waiting: waiting}
+	p := memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, known: defaultKnown, waiting: waiting}
 	switch {
 	case configured > 0:
 		p.limit, p.set = configured, true
@@ -67,6 +70,7 @@ func planMemory(configured, runtime, container, machine int64, waiting int) memo
 	p.memTable = between(p.limit/64, 2<<20, defaultMemTable)
 	p.sends = between(p.limit/8, 8<<20, 1<<30)
 	p.deliveries = between(p.limit/16, 8<<20, 1<<30)
+	p.known = between(p.limit/16, 8<<20, 1<<30)
 	p.settings = between(p.limit/64, 2<<20, defaultSettings)
 	p.waiting = waitingIn(p.limit, waiting)
 	return p

@@ -67,7 +67,7 @@ func TestContainerMemoryIsTheLowestLimitOfTheGroupAndThoseAboveIt(t *testing.T) 
 
 func TestMemoryPlanFollowsTheFirstLimitThereIs(t *testing.T) {
 	none := planMemory(0, 0, 0, 0, 100_000)
-	require.Equal(t, memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, waiting: 100_000}, none)
+	require.Equal(t, memoryPlan{cache: defaultCache, memTable: defaultMemTable, sends: defaultSends, settings: defaultSettings, known: defaultKnown, waiting: 100_000}, none)
 
 	p := planMemory(1<<30, 2<<30, 3<<30, 4<<30, 0)
 	require.Equal(t, int64(1<<30), p.limit)
@@ -84,12 +84,13 @@ func TestMemoryPlanKeepsToItsLimit(t *testing.T) {
 	for limit := int64(64 << 20); limit < 1<<40; limit *= 2 {
 		p := planMemory(limit, 0, 0, 0, math.MaxInt32)
 		// A send takes two to three times its bytes; two memtables beside the blocks.
-		sum := p.cache + 4*p.memTable + 3*p.sends + p.settings + int64(p.waiting)*waitingReceive
+		sum := p.cache + 4*p.memTable + 3*p.sends + p.settings + p.known + int64(p.waiting)*waitingReceive
 		require.LessOrEqual(t, sum, limit, "of %d MiB", limit>>20)
 		more := planMemory(2*limit, 0, 0, 0, math.MaxInt32)
 		require.GreaterOrEqual(t, more.cache, p.cache)
 		require.GreaterOrEqual(t, more.memTable, p.memTable)
 		require.GreaterOrEqual(t, more.sends, p.sends)
+		require.GreaterOrEqual(t, more.known, p.known)
 		require.GreaterOrEqual(t, more.waiting, p.waiting)
 	}
 	require.Equal(t, 7, planMemory(1<<30, 0, 0, 0, 7).waiting)

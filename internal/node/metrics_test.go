@@ -45,6 +45,7 @@ type scene struct {
 	proxy  *proxy.Server
 	rmq    rmqpb.MessagingServiceClient
 	notUp  error
+	opened store.Options
 }
 
 const sceneShard = "s0"
@@ -61,7 +62,8 @@ func newScene(t *testing.T, maxTopics int) *scene {
 	}
 	t.Cleanup(func() { require.NoError(t, s.metrics.close()) })
 	fs := vfs.NewMem()
-	s.store, err = store.Open(store.Options{FS: fs, Dir: "data", Shards: []string{sceneShard}, SegmentSize: 1 << 20, ZeroFill: -1, MaxSeries: maxTopics})
+	s.opened = store.Options{FS: fs, Dir: "data", Shards: []string{sceneShard}, SegmentSize: 1 << 20, ZeroFill: -1, MaxSeries: maxTopics}
+	s.store, err = store.Open(s.opened)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.store.Close()) })
 	s.router, err = router.Open(router.Options{FS: fs, Dir: "meta", Shards: []string{sceneShard}, AutoCreateGroups: true})
@@ -100,6 +102,15 @@ func newScene(t *testing.T, maxTopics int) *scene {
 	})
 	s.rmq = rmqpb.NewMessagingServiceClient(conn)
 	return s
+}
+
+// restartStore closes the store and opens it again. Calls of clients fail from then on.
+func (s *scene) restartStore() {
+	require.NoError(s.t, s.store.Close())
+	var err error
+	s.store, err = store.Open(s.opened)
+	require.NoError(s.t, err)
+	s.metrics.store.Store(s.store)
 }
 
 func (s *scene) as() context.Context {

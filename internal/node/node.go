@@ -245,7 +245,7 @@ func (n *node) storeOptions(dir string) store.Options {
 		Dir: dir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
-		QueueBytes: n.memory.sends * 3 / 2, Retention: n.retention(), Transactions: n.transactions(), LiteTopics: n.cfg.Lite.Topics, LiteTTL: n.liteTTL,
+		QueueBytes: n.memory.sends * 3 / 2, KnownBytes: n.memory.known, Retention: n.retention(), Transactions: n.transactions(), LiteTopics: n.cfg.Lite.Topics, LiteTTL: n.liteTTL,
 		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
 	}
 }

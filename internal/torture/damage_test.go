@@ -24,6 +24,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/faultfs"
 	"github.com/perigee-mq/perigee/internal/node"
 	"github.com/perigee-mq/perigee/internal/torture/table"
+	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
@@ -289,7 +290,7 @@ func (c *story) serve(fs vfs.FS) (outcome, error) {
 	if describe(v.router) != c.states[len(c.states)-1] {
 		return served, fmt.Errorf("BUG: the metadata is\n%sand was\n%s", describe(v.router), c.states[len(c.states)-1])
 	}
-	if err := drain(v.ctx, v.store, v.ledger, v.topic, []consumers{{Group: v.readers}}); err != nil {
+	if err := drain(v.ctx, v.store, v.ledger, []*mq.Topic{v.topic}, nil, []consumers{{Group: v.readers}}); err != nil {
 		return readOnly, err
 	}
 	if len(v.ledger.faults) > 0 {

@@ -54,6 +54,7 @@ func cleanRun(t *testing.T, flush shard.FlushMode) (operations int, states []str
 		mem := vfs.NewCrashableMem()
 		fs := faultfs.New(mem)
 		c := newStory(plan{flush: flush}.settings())
+		c.types = &types{}
 		require.NoError(t, c.run(fs))
 		tell(t, "a run without faults", c.verify(mem, false, c.states))
 		operations, states = fs.Count(), c.states
@@ -125,6 +126,7 @@ func tryPlan(t *testing.T, p plan, states []string, seed uint64) (hit, stopped b
 		lossy := p.flush == shard.FlushAsync && keep < 100
 		cause := []error{syscall.EIO, syscall.ENOSPC}[p.at%2]
 		c := newStory(p.settings())
+		c.types = &types{}
 		var left *vfs.MemFS
 		switch p.kind {
 		case failOnce:

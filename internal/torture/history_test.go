@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +30,10 @@ const tick = 50 * time.Millisecond
 // A history is several clients at work on one store that meets with one fault after
 // the other. All of it follows from the seed, but for the order in which goroutines
 // that are ready at the same moment run.
+//
+// The seed also says which kinds of messages there are, up to all of them: in one topic
+// ordinary ones, such with a message group, delayed ones and half messages; in another
+// one messages with priorities; and lite topics in a third.
 type history struct {
 	settings
 	rng    *rand.Rand // of the goroutine that plans
@@ -38,34 +41,64 @@ type history struct {
 	// inFlight is the limit of all receives, 0: none.
 	inFlight int
 	ledger   *ledger
-	topic    *mq.Topic
+	topics   []*mq.Topic
+	kinds    []mq.MessageType // of the first topic
+	lites    []string
 	groups   []consumers
-	nextID   int // guarded by ledger.mu
+	resets   bool                // the places of groups are moved
+	nextID   int                 // guarded by ledger.mu
+	moving   map[mq.GroupID]bool // likewise: somebody moves its place
 }
 
 func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	h := &history{
 		settings: settings{flush: flush, segment: 16 << 10, fill: -1}, rng: rng, faults: faults, ledger: newLedger(),
-		topic: &mq.Topic{
-			ID: 1, Resource: mq.Resource{Name: "orders"}, Type: mq.TopicNormal, Permission: mq.PermReadWrite,
-			Shards: []mq.ShardQueues{{Shard: shardName, Read: 3, Write: 3}}, Version: 1,
-		},
+		kinds: []mq.MessageType{mq.Normal}, moving: map[mq.GroupID]bool{},
 	}
-	if rng.IntN(2) == 0 {
+	some := func(n int) bool { return rng.IntN(n) > 0 }
+	if !some(2) {
 		h.fill = 4 << 10
 	}
-	if rng.IntN(3) == 0 {
+	if !some(3) {
 		h.inFlight = 5
+	}
+	h.checks = shard.Transactions{First: 4 * tick, Interval: 6 * tick, MaxInterval: 12 * tick, MaxChecks: 2}
+	for _, kind := range []mq.MessageType{mq.FIFO, mq.Delay, mq.Transaction} {
+		if some(3) {
+			h.kinds = append(h.kinds, kind)
+		}
+	}
+	h.resets = some(2)
+	dedup := 5 * time.Minute
+	if !some(3) {
+		dedup = 0
+	}
+	topic := func(kind mq.TopicType, queues int32) {
+		id := mq.TopicID(len(h.topics) + 1)
+		h.topics = append(h.topics, &mq.Topic{
+			ID: id, Resource: mq.Resource{Name: fmt.Sprint("topic-", id)}, Type: kind, Permission: mq.PermReadWrite, Dedup: dedup,
+			Shards: []mq.ShardQueues{{Shard: shardName, Read: queues, Write: queues}}, Version: 1,
+		})
+	}
+	topic(mq.TopicMixed, 3)
+	if some(2) {
+		topic(mq.TopicPriority, 3)
+	}
+	if some(2) {
+		topic(mq.TopicLite, 2)
+		h.lites = []string{"one", "two", "three", "four"}
 	}
 	for id := range mq.GroupID(1 + rng.IntN(2)) {
 		g := &mq.Group{ID: 1 + id, Resource: mq.Resource{Name: fmt.Sprint("g", id)}, Retry: mq.DefaultRetryPolicy(), DeadLetter: mq.TopicID(100 + id), Version: 1}
 		g.Retry.MaxAttempts = mq.Attempt(1 + rng.IntN(4))
+		g.FIFO, g.LiteExclusive = !some(2), !some(3)
 		c := consumers{Group: g}
 		if id > 0 {
 			c.tags = tags[:1+rng.IntN(2)]
 		}
 		h.groups = append(h.groups, c)
+		h.ledger.limits[g.ID] = g.Retry.MaxAttempts
 	}
 	return h
 }
@@ -85,7 +118,7 @@ func (h *history) run() error {
 	if err != nil {
 		return fmt.Errorf("open at the end: %w", err)
 	}
-	err = drain(context.Background(), s, h.ledger, h.topic, h.groups)
+	err = drain(context.Background(), s, h.ledger, h.topics, h.lites, h.groups)
 	if err := errors.Join(err, s.Close()); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -116,6 +149,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	if h.faults {
 		how = ending(h.rng.IntN(int(endings)))
 	}
+	trace("the store is opened, and its life will end with %d", how)
 	fs := faultfs.New(mem)
 	left := mem
 	keep := []int{0, 0, 30, 70, 100}[h.rng.IntN(5)]
@@ -191,7 +225,7 @@ func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash 
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
 	for n := range 1 + h.rng.IntN(3) {
-		c := &client{h: h, s: s, life: life, rng: rand.New(rand.NewPCG(h.rng.Uint64(), uint64(n)))}
+		c := &client{h: h, s: s, life: life, name: fmt.Sprint("c", n), rng: rand.New(rand.NewPCG(h.rng.Uint64(), uint64(n)))}
 		clients.Go(func() { c.run(ctx) })
 	}
 	timer := time.NewTimer(time.Duration(1+h.rng.IntN(80)) * tick)
@@ -209,129 +243,11 @@ func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash 
 		cancel() // half of the closes are under load
 		clients.Wait()
 	}
+	h.ledger.closing()
 	_ = s.Close() // whoever is still answered after a crash is nobody's any more
 	cancel()
 	clients.Wait()
 	h.ledger.closed()
-}
-
-// A client sends, receives, and treats what it gets in all the ways there are.
-type client struct {
-	h    *history
-	s    *store.Store
-	life int
-	rng  *rand.Rand
-	held []held
-}
-
-// held is a delivery that the client has not decided about.
-type held struct {
-	group mq.GroupID
-	mq.Delivery
-}
-
-var tags = []string{"", "red", "green"}
-
-// run acts until the store stops or ctx ends.
-func (c *client) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		var err error
-		switch n := c.rng.IntN(100); {
-		case n < 35:
-			err = c.send()
-		case n < 65:
-			err = c.receive(ctx)
-		case len(c.held) > 0:
-			i := c.rng.IntN(len(c.held))
-			d := c.held[i]
-			c.held = append(c.held[:i], c.held[i+1:]...)
-			err = c.treat(d)
-		}
-		if errors.Is(err, mq.ErrStopped) {
-			return
-		}
-		if c.rng.IntN(3) == 0 {
-			time.Sleep(time.Duration(c.rng.IntN(8)) * tick)
-		}
-	}
-}
-
-func (c *client) send() error {
-	l := c.h.ledger
-	l.mu.Lock()
-	ids := newIDs(&c.h.nextID, 1+c.rng.IntN(5)*c.rng.IntN(2))
-	l.mu.Unlock()
-	tag := tags[c.rng.IntN(len(tags))]
-	msgs := make([]*mq.Message, len(ids))
-	for i, id := range ids {
-		msgs[i] = message(id, tag)
-		msgs[i].Properties = properties("tag", tag, "filling", strings.Repeat("x", c.rng.IntN(200)))
-	}
-	queue := mq.QueueID(c.rng.IntN(3))
-	sn := l.beginSend(queue, tag, ids...)
-	a, err := c.s.Append(context.Background(), shardName, c.h.topic, queue, msgs)
-	if err == nil {
-		l.endSend(sn, c.life, a[0].Offset)
-	}
-	return err
-}
-
-func (c *client) receive(ctx context.Context) error {
-	g := c.h.groups[c.rng.IntN(len(c.h.groups))]
-	r := mq.Receive{
-		Topic: c.h.topic, Group: g.Group, Max: 1 + c.rng.IntN(8), Invisible: time.Duration(1+c.rng.IntN(100)) * tick,
-		Wait: time.Duration(c.rng.IntN(40)) * tick, InFlight: c.h.inFlight,
-	}
-	g.choose(&r, c.rng.IntN(2) == 0)
-	if c.rng.IntN(8) == 0 { // a caller that goes away meanwhile
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(20))*tick)
-		defer cancel()
-	}
-	start := time.Now()
-	got, err := c.s.Receive(ctx, shardName, r)
-	if r.InFlight > 0 {
-		start = time.Now() // it may have waited for others to settle theirs
-	}
-	c.h.ledger.delivered(c.life, g.ID, start, r.Invisible, got)
-	for _, d := range got {
-		if c.rng.IntN(5) > 0 { // the rest is left to the end of its lease
-			c.held = append(c.held, held{g.ID, d})
-		}
-	}
-	return err
-}
-
-func (c *client) treat(d held) error {
-	l, ctx := c.h.ledger, context.Background()
-	switch n := c.rng.IntN(100); {
-	case n < 55:
-		l.beginAck(d.group, d.ID, false)
-		err := c.s.Ack(ctx, []mq.Lease{d.Lease})[0]
-		if err == nil {
-			l.endAck(c.life, d.group, d.ID)
-		}
-		return err
-	case n < 62:
-		l.beginAck(d.group, d.ID, true)
-		err := c.s.DeadLetter(ctx, d.Lease)
-		if err == nil {
-			l.endAck(c.life, d.group, d.ID)
-		}
-		return err
-	default:
-		after := []time.Duration{0, tick, 20 * tick, 100 * tick}[c.rng.IntN(4)]
-		reason := []mq.ChangeReason{mq.Extend, mq.Renew, mq.Nack}[c.rng.IntN(3)]
-		l.beginChange(d.group, d.ID)
-		err := c.s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Invisible: after, Reason: reason}})[0]
-		if err == nil {
-			l.endChange(c.life, d.group, d.ID, after)
-			if c.rng.IntN(2) == 0 {
-				c.held = append(c.held, d) // its receipt is still good
-			}
-		}
-		return err
-	}
 }
 
 // number returns the number in an environment variable, or the fallback.
@@ -388,7 +304,12 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 	cells := []table.Cell{
 		number("histories", int(histories)), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
 		number("lost", c.lost), number("stuck", c.stuck), number("deliveries after an OK ack", c.afterAck),
-		number("two holders at once", c.twoHolders), number("other faults", c.other),
+		number("two holders at once", c.twoHolders), number("delivered early", c.early),
+		number("seen against a recall or rollback", c.visible), number("out of order", c.order), number("other faults", c.other),
+		number("of them FIFO", c.kinds[mq.FIFO]), number("of them delayed", c.kinds[mq.Delay]),
+		number("of them half messages", c.kinds[mq.Transaction]), number("of them with a priority", c.kinds[mq.Priority]),
+		number("of them to lite topics", c.kinds[mq.Lite]), number("recalls answered OK", c.recalls),
+		number("transactions ended", c.ends), number("questions to producers", c.checks), number("groups moved", c.resets), number("sends repeated", c.repeats),
 		{Column: column, Row: "worst redelivery lateness", Value: c.late.String()},
 	}
 	if c.crashes+c.failures == 0 {

@@ -14,12 +14,14 @@ import (
 	"github.com/perigee-mq/perigee/store/filter"
 )
 
-// counts is what a run says about what must hold. All but the first group must be 0.
+// counts is what a run says about what must hold. All of the last group must be 0.
 type counts struct {
 	acked, unknown, deliveries, redeliveries, acks int
 	crashes, failures, restarts                    int
+	kinds                                          [mq.Priority + 1]int // acknowledged, by type
+	recalls, ends, checks, resets, repeats, syncs  int                  // answered OK
 
-	lost, stuck, afterAck, duplicates, twoHolders, other int
+	lost, stuck, afterAck, duplicates, twoHolders, early, visible, order, other int
 
 	late time.Duration // the worst
 }
@@ -33,16 +35,28 @@ func (c *counts) add(o *counts) {
 	c.crashes += o.crashes
 	c.failures += o.failures
 	c.restarts += o.restarts
+	for i, n := range o.kinds {
+		c.kinds[i] += n
+	}
+	c.recalls += o.recalls
+	c.ends += o.ends
+	c.checks += o.checks
+	c.resets += o.resets
+	c.repeats += o.repeats
+	c.syncs += o.syncs
 	c.lost += o.lost
 	c.stuck += o.stuck
 	c.afterAck += o.afterAck
 	c.duplicates += o.duplicates
 	c.twoHolders += o.twoHolders
+	c.early += o.early
+	c.visible += o.visible
+	c.order += o.order
 	c.other += o.other
 	c.late = max(c.late, o.late)
 }
 
-// A ledger is what the clients of one topic know: what they asked for and what was
+// A ledger is what the clients of some topics know: what they asked for and what was
 // answered. It knows nothing of how the store works.
 //
 // Everything is noted before it is asked for, so that what is under way at the moment
@@ -56,13 +70,23 @@ type ledger struct {
 	// What was answered after unsafe may not be on the disk: the store has stopped, and
 	// was not opened since.
 	unsafe time.Time
+	served time.Time // since when the store is open; zero when it is not, or closes
 
 	sends  []*sent
 	msgs   map[string]*sent
 	fates  map[fateKey]*fate
 	at     map[place]string
+	seq    int // of what began and was answered, to order it
 	faults []string
 	counts counts
+
+	waiting map[string]*waiting       // by message id
+	moves   map[moveKey][]*move       // of the places of groups in queues, in order
+	synced  map[liteKey]*syncing      // what groups have subscribed to
+	stored  map[place]time.Time       // when messages were stored
+	lanes   map[laneKey][]inLane      // messages that keep an order, by their offsets
+	limits  map[mq.GroupID]mq.Attempt // of attempts
+	named   map[queueKey]string       // the lite topics of queues
 }
 
 type fateKey struct {
@@ -71,33 +95,56 @@ type fateKey struct {
 }
 
 type place struct {
+	topic  mq.TopicID
 	queue  mq.QueueID
 	offset mq.QueueOffset
 }
 
 // sent is one send: a single message or a batch.
 type sent struct {
-	ids    []string
-	tag    string
-	queue  mq.QueueID
-	offset mq.QueueOffset
-	acked  bool
-	when   time.Time // acked
+	ids      []string
+	tag      string
+	topic    mq.TopicID
+	kind     mq.MessageType // of all of them
+	queues   []mq.QueueID   // asked for, each time
+	lite     string         // the lite topic, if it is for one
+	lane     string         // the message group, if it has one
+	filling  int            // bytes that its messages have beside
+	began    int            // a number of ledger.seq
+	answered int            // likewise; 0: not yet, or the answer was lost
+	acked    bool
+	when     time.Time        // acked
+	life     int              // acked
+	at       map[string]place // answered, of those that went into a queue at once
 }
 
 // fate is what a group has seen of a message.
 type fate struct {
-	acked, ackBegun bool
-	forwarded       bool       // a dead letter was asked for
-	givenUp         bool       // a change was asked for, so the lease may end at any time
-	when            time.Time  // of the latest answer
-	attempt         mq.Attempt // of the latest delivery seen
-	until           time.Time  // the lease of that delivery does not end before
-	due             time.Time  // when it ends; zero when that is not known
+	acked     bool
+	open      int        // acknowledgements that were asked for and not refused
+	under     int        // requests of any kind under way
+	asked     time.Time  // when the last of them began
+	forwarded bool       // a dead letter was asked for
+	givenUp   bool       // a change was asked for, so the lease may end at any time
+	when      time.Time  // of the latest answer
+	attempt   mq.Attempt // of the latest delivery seen
+	at        place      // of it
+	life      int        // in which that was
+	pop       mq.PopID   // of it
+	until     time.Time  // the lease of that delivery does not end before
+	due       time.Time  // when it ends; zero when that is not known
+
+	born    [2]time.Time // when the place of the group was moved last: between these two
+	loose   time.Time    // not zero: what came before may have been undone, up to then
+	excused bool         // it may never come again
 }
 
 func newLedger() *ledger {
-	return &ledger{clean: true, msgs: map[string]*sent{}, fates: map[fateKey]*fate{}, at: map[place]string{}}
+	return &ledger{
+		clean: true, msgs: map[string]*sent{}, fates: map[fateKey]*fate{}, at: map[place]string{},
+		waiting: map[string]*waiting{}, moves: map[moveKey][]*move{}, synced: map[liteKey]*syncing{},
+		stored: map[place]time.Time{}, lanes: map[laneKey][]inLane{}, limits: map[mq.GroupID]mq.Attempt{}, named: map[queueKey]string{},
+	}
 }
 
 // copy returns one that can be judged by itself.
@@ -105,10 +152,11 @@ func (l *ledger) copy() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := newLedger()
-	c.life, c.clean, c.unsafe, c.counts = l.life, l.clean, l.unsafe, l.counts
+	c.life, c.clean, c.unsafe, c.counts, c.seq = l.life, l.clean, l.unsafe, l.counts, l.seq
 	c.faults = slices.Clone(l.faults)
 	for _, sn := range l.sends {
 		again := *sn
+		again.at = maps.Clone(sn.at)
 		c.sends = append(c.sends, &again)
 		for _, id := range again.ids {
 			c.msgs[id] = &again
@@ -118,7 +166,28 @@ func (l *ledger) copy() *ledger {
 		again := *f
 		c.fates[key] = &again
 	}
+	for id, w := range l.waiting {
+		again := *w
+		again.times = slices.Clone(w.times)
+		c.waiting[id] = &again
+	}
+	for key, list := range l.moves {
+		for _, m := range list {
+			again := *m
+			c.moves[key] = append(c.moves[key], &again)
+		}
+	}
+	for key, s := range l.synced {
+		again := *s
+		c.synced[key] = &again
+	}
+	for key, list := range l.lanes {
+		c.lanes[key] = slices.Clone(list)
+	}
 	maps.Copy(c.at, l.at)
+	maps.Copy(c.stored, l.stored)
+	maps.Copy(c.limits, l.limits)
+	maps.Copy(c.named, l.named)
 	return c
 }
 
@@ -128,10 +197,23 @@ func (l *ledger) fault(kind *int, format string, args ...any) {
 	l.faults = append(l.faults, fmt.Sprintf(format, args...))
 }
 
+// wrong notes something that does not hold and has no name of its own.
+func (l *ledger) wrong(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault(&l.counts.other, format, args...)
+}
+
 func (l *ledger) now() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.life
+}
+
+// next orders events.
+func (l *ledger) next() int {
+	l.seq++
+	return l.seq
 }
 
 // flushInterval is that of the store in async mode: what was answered before it is
@@ -145,7 +227,8 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 	defer l.mu.Unlock()
 	l.life++
 	l.clean = false
-	l.forgetDue()
+	trace("life %d begins, last answers lost: %t", l.life, lost)
+	l.settleLife()
 	since := stopped.Add(-flushInterval - slack)
 	if !l.unsafe.IsZero() && l.unsafe.Before(since) {
 		since = l.unsafe
@@ -160,13 +243,17 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 func (l *ledger) closed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgetDue()
+	l.settleLife()
 }
 
-// forgetDue: a receive that got no answer may have leased any message again.
-func (l *ledger) forgetDue() {
+// settleLife: a receive that got no answer may have leased any message again, and what
+// got none has happened by now or never will.
+func (l *ledger) settleLife() {
 	for _, f := range l.fates {
 		f.due = time.Time{}
+		if f.loose.Equal(always) {
+			f.loose = time.Now().Add(slack)
+		}
 	}
 }
 
@@ -174,47 +261,88 @@ func (l *ledger) forgetDue() {
 func (l *ledger) opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unsafe = time.Time{}
+	l.unsafe, l.served = time.Time{}, time.Now()
+}
+
+// closing notes that the store is about to be closed.
+func (l *ledger) closing() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.served = time.Time{}
 }
 
 // forget makes everything uncertain that was answered after since.
 func (l *ledger) forget(since time.Time) {
 	for _, sn := range l.sends {
 		if sn.acked && sn.when.After(since) {
-			sn.acked = false
+			sn.acked, sn.answered = false, 0
 			l.counts.acked -= len(sn.ids)
+			l.counts.kinds[sn.kind] -= len(sn.ids)
+			l.leaveLane(sn)
 		}
 	}
 	for _, f := range l.fates {
 		if f.when.After(since) {
-			f.acked, f.attempt, f.until = false, 0, time.Time{}
+			f.acked, f.attempt, f.pop, f.until = false, 0, 0, time.Time{}
 		}
 	}
 	for at, id := range l.at {
-		if !l.msgs[id].acked {
-			delete(l.at, at) // the message may be gone and its place taken
+		sn := l.msgs[id]
+		if _, direct := sn.at[id]; !sn.acked || !direct {
+			delete(l.at, at) // the message may be gone, or wait again, and its place taken
 		}
 	}
+	clear(l.stored)
+	clear(l.named)
+	l.forgetWaiting(since)
+	l.forgetMoves(since)
 }
 
-func (l *ledger) beginSend(queue mq.QueueID, tag string, ids ...string) *sent {
+func (l *ledger) beginSend(sn *sent) *sent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sn := &sent{ids: ids, tag: tag, queue: queue}
+	sn.began = l.next()
 	l.sends = append(l.sends, sn)
-	for _, id := range ids {
+	for _, id := range sn.ids {
 		l.msgs[id] = sn
 	}
 	return sn
 }
 
-func (l *ledger) endSend(sn *sent, life int, offset mq.QueueOffset) {
+// endSend notes an answer, the first one or another one.
+func (l *ledger) endSend(sn *sent, life int, answer []mq.Appended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if life == l.life {
-		sn.acked, sn.offset, sn.when = true, offset, time.Now()
-		l.counts.acked += len(sn.ids)
+	if life != l.life {
+		return
 	}
+	trace("sent %v (%s) to topic %d, again: %t: %+v", sn.ids, sn.kind, sn.topic, sn.acked, answer)
+	if sn.acked {
+		l.counts.repeats++
+		for i, id := range sn.ids {
+			at, direct := sn.at[id]
+			switch got := (place{sn.topic, answer[i].Queue, answer[i].Offset}); {
+			case direct && (answer[i].Pending != 0 || got != at):
+				l.fault(&l.counts.duplicates, "%s was answered with %+v and, sent again, with %+v", id, at, answer[i])
+			case !direct && answer[i].Pending != l.waiting[id].handle.ID:
+				l.fault(&l.counts.duplicates, "%s was answered with the handle %d and, sent again, with %+v", id, l.waiting[id].handle.ID, answer[i])
+			}
+		}
+		return
+	}
+	sn.answered = l.next()
+	sn.acked, sn.when, sn.life, sn.at = true, time.Now(), life, map[string]place{}
+	l.counts.acked += len(sn.ids)
+	l.counts.kinds[sn.kind] += len(sn.ids)
+	for i, id := range sn.ids {
+		if answer[i].Pending != 0 {
+			l.startWaiting(sn, id, answer[i].Pending)
+			continue
+		}
+		sn.at[id] = place{sn.topic, answer[i].Queue, answer[i].Offset}
+		l.stored[sn.at[id]] = answer[i].StoreTime
+	}
+	l.enterLane(sn)
 }
 
 const stamp = "04:05.000000000"
@@ -222,8 +350,11 @@ const stamp = "04:05.000000000"
 // slack is how far apart two commands of the same moment may be.
 const slack = time.Millisecond
 
+// always is behind the end of every test.
+var always = time.Unix(1<<40, 0)
+
 // delivered judges what a receive that began at start got.
-func (l *ledger) delivered(life int, group mq.GroupID, start time.Time, invisible time.Duration, got []mq.Delivery) {
+func (l *ledger) delivered(life int, g consumers, start time.Time, invisible time.Duration, got []mq.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if life != l.life {
@@ -237,40 +368,56 @@ func (l *ledger) delivered(life int, group mq.GroupID, start time.Time, invisibl
 			l.fault(&l.counts.other, "%s was delivered and never sent", d.ID)
 			continue
 		}
-		if string(d.Body) != body(d.ID) {
-			l.fault(&l.counts.other, "%s has the body %q", d.ID, d.Body)
+		if string(d.Body) != body(d.ID) || d.Tag != sn.tag || d.Group != sn.lane || d.Type != sn.kind || d.Lease.Topic != sn.topic {
+			l.fault(&l.counts.other, "%s of topic %d has the tag %q, the message group %q, the type %s and the body %q", d.ID, d.Lease.Topic, d.Tag, d.Group, d.Type, d.Body)
 		}
-		at := place{d.Lease.Queue, d.Lease.Offset}
+		if key := (queueKey{d.Lease.Topic, d.Lease.Queue}); sn.kind == mq.Lite {
+			if name, ok := l.named[key]; ok && name != sn.lite {
+				l.fault(&l.counts.other, "%s of the lite topic %s came from a queue of %s", d.ID, sn.lite, name)
+			}
+			l.named[key] = sn.lite
+		}
+		at := place{d.Lease.Topic, d.Lease.Queue, d.Lease.Offset}
+		trace("group %d got %s from %+v, attempt %d, popped at %v for %v", g.ID, d.ID, at, d.Lease.Attempt, time.Unix(0, int64(d.Lease.PopID)).Format(stamp), invisible)
 		if id, ok := l.at[at]; ok && id != d.ID {
-			l.fault(&l.counts.other, "%s and %s are both at offset %d of queue %d", id, d.ID, at.offset, at.queue)
+			l.fault(&l.counts.other, "%s and %s are both at %+v", id, d.ID, at)
 		}
 		l.at[at] = d.ID
-		l.deliver(group, start, now, invisible, d)
+		l.mayBeSeen(d.ID, now)
+		l.afterSync(g.ID, sn, at, d.ID)
+		if l.afterMove(g.ID, at, d) {
+			l.inOrder(g, sn, d, got, now)
+			l.deliver(g, sn, start, now, invisible, d)
+		}
 	}
 }
 
-func (l *ledger) deliver(group mq.GroupID, start, now time.Time, invisible time.Duration, d mq.Delivery) {
-	key := fateKey{group, d.ID}
-	f := l.fates[key]
-	if f == nil {
-		f = &fate{}
-		l.fates[key] = f
-	} else if f.attempt > 0 {
+func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible time.Duration, d mq.Delivery) {
+	f := l.fate(g.ID, d.ID)
+	if f.attempt > 0 {
 		l.counts.redeliveries++
+	}
+	popped := time.Unix(0, int64(d.Lease.PopID))
+	f.at = place{d.Lease.Topic, d.Lease.Queue, d.Lease.Offset}
+	if !f.loose.IsZero() && !popped.After(f.loose) {
+		return // nothing follows from it
+	}
+	if !f.loose.IsZero() {
+		*f = fate{at: f.at} // it is known again
 	}
 	early := f.until.Sub(now) > slack
 	switch {
 	case f.acked:
-		l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", group, d.ID)
+		l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", g.ID, d.ID)
 	case early:
-		l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", group, d.ID, f.until.Sub(now), f.attempt)
+		l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", g.ID, d.ID, f.until.Sub(now), f.attempt)
 	case d.Lease.Attempt <= f.attempt:
-		l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", group, d.ID, d.Lease.Attempt, f.attempt)
+		l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", g.ID, d.ID, d.Lease.Attempt, f.attempt)
 	}
 	if l.clean && (f.acked || early) {
 		l.counts.duplicates++
 	}
-	if !f.due.IsZero() {
+	if !f.due.IsZero() && !g.ordered(sn) {
 		from := f.due
 		if start.After(from) {
 			from = start
@@ -279,10 +426,10 @@ func (l *ledger) deliver(group mq.GroupID, start, now time.Time, invisible time.
 		l.counts.late = max(l.counts.late, late)
 		if late > slack {
 			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
-				group, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
+				g.ID, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
 		}
 	}
-	f.attempt, f.givenUp, f.when = d.Lease.Attempt, false, now
+	f.attempt, f.pop, f.life, f.givenUp, f.when = d.Lease.Attempt, d.Lease.PopID, l.life, false, now
 	f.until, f.due = now.Add(invisible), now.Add(invisible)
 }
 
@@ -295,38 +442,63 @@ func (l *ledger) fate(group mq.GroupID, id string) *fate {
 }
 
 // beginAck notes an acknowledgement, or with forward a dead letter, that is about to
-// be asked for.
-func (l *ledger) beginAck(group mq.GroupID, id string, forward bool) {
+// be asked for with the lease.
+func (l *ledger) beginAck(group mq.GroupID, id string, lease mq.Lease, forward bool) *fate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
-	f.ackBegun = f.ackBegun || !forward
-	f.forwarded = f.forwarded || forward
-	f.due = time.Time{}
+	f.under, f.asked = f.under+1, time.Now()
+	if !f.endedBefore(lease) {
+		f.open++
+		f.forwarded = f.forwarded || forward
+		f.due = time.Time{}
+	}
+	return f
 }
 
-func (l *ledger) endAck(life int, group mq.GroupID, id string) {
+// endedBefore reports whether the lease had ended when the place of the group was moved.
+func (f *fate) endedBefore(lease mq.Lease) bool {
+	return time.Unix(0, int64(lease.PopID)).Before(f.born[0])
+}
+
+// endAck notes the answer.
+func (l *ledger) endAck(life int, f *fate, id string, lease mq.Lease, refusal error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if life == l.life {
-		f := l.fate(group, id)
+	f.under--
+	trace("ack or forward of %s by group %d: %v", id, lease.Group, refusal)
+	switch {
+	case life != l.life:
+	case refusal == nil && f.endedBefore(lease):
+		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved was taken", id)
+	case refusal == nil:
 		f.acked, f.when = true, time.Now()
 		l.counts.acks++
+	case isRefusal(refusal) && f.open > 0 && !f.endedBefore(lease):
+		f.open--
 	}
 }
 
 // beginChange notes that the lease may end at any time; endChange that it ends after d.
-func (l *ledger) beginChange(group mq.GroupID, id string) {
+func (l *ledger) beginChange(group mq.GroupID, id string) *fate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
+	f.under, f.asked = f.under+1, time.Now()
 	f.until, f.due, f.givenUp = time.Time{}, time.Time{}, true
+	return f
 }
 
-func (l *ledger) endChange(life int, group mq.GroupID, id string, d time.Duration) {
+func (l *ledger) endChange(life int, f *fate, id string, lease mq.Lease, d time.Duration, refusal error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f := l.fate(group, id); life == l.life && f.givenUp {
+	f.under--
+	trace("change of %s by group %d to %v: %v", id, lease.Group, d, refusal)
+	switch {
+	case life != l.life || refusal != nil:
+	case f.endedBefore(lease):
+		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved changed its lease", id)
+	case f.givenUp:
 		f.when = time.Now()
 		f.until, f.due = f.when.Add(d), f.when.Add(d)
 	}
@@ -338,7 +510,13 @@ type consumers struct {
 	tags []string
 }
 
-func (c consumers) wants(tag string) bool { return len(c.tags) == 0 || slices.Contains(c.tags, tag) }
+// wants reports whether the group's filter lets it have the messages of a send.
+func (c consumers) wants(sn *sent) bool {
+	return sn.kind == mq.Lite || len(c.tags) == 0 || slices.Contains(c.tags, sn.tag)
+}
+
+// ordered reports whether the group gets the messages of the send in an order.
+func (c consumers) ordered(sn *sent) bool { return sn.kind == mq.Lite || c.FIFO && sn.lane != "" }
 
 // choose makes r want the group's tags: as such, or by an SQL filter.
 func (c consumers) choose(r *mq.Receive, sql bool) {
@@ -360,81 +538,6 @@ func properties(pairs ...string) (b []byte) {
 		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), entry)
 	}
 	return b
-}
-
-// stored is everything that could be read at the end.
-type stored struct {
-	queues map[mq.QueueID][]string       // ids in the order of their offsets
-	dead   map[mq.GroupID]map[string]int // copies in the dead-letter topics
-}
-
-// judge checks what must hold when everything has been received.
-func (l *ledger) judge(groups []consumers, s stored) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	present := map[string]bool{}
-	for queue, ids := range s.queues {
-		for _, id := range ids {
-			switch {
-			case l.msgs[id] == nil:
-				l.fault(&l.counts.other, "queue %d holds %s, which was never sent", queue, id)
-			case present[id]:
-				l.fault(&l.counts.duplicates, "%s is stored twice", id)
-			}
-			present[id] = true
-		}
-	}
-	for _, sn := range l.sends {
-		l.judgeSend(sn, s, present)
-	}
-	for _, sn := range l.sends {
-		for _, id := range sn.ids {
-			for _, g := range groups {
-				switch {
-				case g.wants(sn.tag):
-					if present[id] {
-						l.judgeFate(g.ID, id, s.dead[g.ID][id])
-					}
-				case l.fate(g.ID, id).attempt > 0:
-					l.fault(&l.counts.other, "group %d got %s, whose tag it does not want", g.ID, id)
-				}
-			}
-		}
-	}
-}
-
-// judgeSend: an acknowledged send is there, any other wholly there or wholly absent.
-func (l *ledger) judgeSend(sn *sent, s stored, present map[string]bool) {
-	ids := s.queues[sn.queue]
-	at := slices.Index(ids, sn.ids[0])
-	there := 0
-	for _, id := range sn.ids {
-		if present[id] {
-			there++
-		}
-	}
-	switch {
-	case there == 0 && sn.acked:
-		l.fault(&l.counts.lost, "send of %v was answered OK and is gone", sn.ids)
-	case there == 0:
-		l.counts.unknown += len(sn.ids)
-	case at < 0 || there != len(sn.ids) || !slices.Equal(ids[at:min(at+len(sn.ids), len(ids))], sn.ids):
-		l.fault(&l.counts.lost, "of the send %v only %d are in their place", sn.ids, there)
-	case sn.acked && mq.QueueOffset(at) != sn.offset:
-		l.fault(&l.counts.other, "send of %v was answered with offset %d and is at %d", sn.ids, sn.offset, at)
-	}
-}
-
-func (l *ledger) judgeFate(group mq.GroupID, id string, dead int) {
-	f := l.fate(group, id)
-	switch {
-	case dead > 1:
-		l.fault(&l.counts.duplicates, "%s has %d dead-letter copies of group %d", id, dead, group)
-	case dead == 1 && f.acked && !f.forwarded:
-		l.fault(&l.counts.afterAck, "%s was dead-lettered by group %d after its ack had been answered OK", id, group)
-	case dead == 0 && !f.ackBegun:
-		l.fault(&l.counts.stuck, "%s was neither delivered to group %d nor dead-lettered", id, group)
-	}
 }
 
 // body is what the message with this id carries.

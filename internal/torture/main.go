@@ -5,8 +5,10 @@
 // Its tests are what it is about. One story of everything that a node does is told
 // while each operation of the file system fails in turn, or the machine crashes after
 // it; every file of a node is damaged in every way; and random histories of clients,
-// crashes and failures are judged by what the clients were told. A failed run prints
-// the seed that repeats it.
+// crashes and failures are judged by what the clients were told. A history mixes what its
+// seed says: ordinary, FIFO and delayed messages, transactions, priorities, lite topics,
+// groups that are moved, sends that come again. A failed run prints the seed that repeats it,
+// up to the order of goroutines; with PERIGEE_TRACE=all it says what happened.
 package main
 
 import (
@@ -21,8 +23,10 @@ var (
 	columns = []string{"simulated, sync", "simulated, async", "simulated, no faults", "killed, sync", "killed, async", "not killed"}
 	rows    = []string{
 		"histories", "faults of single operations", "damaged files", "crashes and failures", "kills",
-		"acknowledged messages", "deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once",
-		"duplicates without faults", "other faults", "worst redelivery lateness",
+		"acknowledged messages", "of them FIFO", "of them delayed", "of them half messages", "of them with a priority", "of them to lite topics",
+		"sends repeated", "recalls answered OK", "transactions ended", "questions to producers", "groups moved",
+		"deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once", "delivered early",
+		"seen against a recall or rollback", "out of order", "duplicates without faults", "other faults", "worst redelivery lateness",
 		"recovery, median", "recovery, max", "log replayed after one kill", "recovery per GiB replayed",
 	}
 )

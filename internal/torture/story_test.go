@@ -39,6 +39,7 @@ type story struct {
 	topic   *mq.Topic
 	readers *mq.Group
 	doomed  *mq.Topic
+	types   *types // messages of other types, if it tells of them
 }
 
 func newStory(o settings) *story {
@@ -90,19 +91,12 @@ func (c *story) tell(fs vfs.FS) (err error) {
 	return nil
 }
 
-// wrong notes that something is not as it must be.
-func (c *story) wrong(format string, args ...any) {
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	c.ledger.fault(&c.ledger.counts.other, format, args...)
-}
-
 // checkStopped checks that a tier that has failed says so, once, and answers no
 // change any more, and that the other one goes on.
 func (c *story) checkStopped() {
 	refused := func(what string, err error) {
 		if !errors.Is(err, mq.ErrStopped) {
-			c.wrong("%s after the failure: %v", what, err)
+			c.ledger.wrong("%s after the failure: %v", what, err)
 		}
 	}
 	if c.router != nil && c.router.Err() != nil {
@@ -110,10 +104,10 @@ func (c *story) checkStopped() {
 		_, _, err := c.router.CreateTopic(c.ctx, router.TopicSpec{Resource: mq.Resource{Name: "late"}})
 		refused("create topic", err)
 		if n := c.told[0].Load(); n != 1 {
-			c.wrong("the failure of the router was told %d times", n)
+			c.ledger.wrong("the failure of the router was told %d times", n)
 		}
 		if describe(c.router) != before {
-			c.wrong("a refused change of the metadata can be seen")
+			c.ledger.wrong("a refused change of the metadata can be seen")
 		}
 	}
 	if c.store == nil {
@@ -121,12 +115,12 @@ func (c *story) checkStopped() {
 	}
 	if c.store.Err() == nil {
 		if _, err := c.store.Queues(c.ctx, shardName, 1); err != nil {
-			c.wrong("the store has not failed and answers: %v", err)
+			c.ledger.wrong("the store has not failed and answers: %v", err)
 		}
 		return
 	}
 	if n := c.told[1].Load(); n != 1 {
-		c.wrong("the failure of the store was told %d times", n)
+		c.ledger.wrong("the failure of the store was told %d times", n)
 	}
 	refused("send", c.send(c.topic, 0, 1))
 	_, err := c.receive(1)
@@ -180,7 +174,7 @@ func (c *story) verify(fs vfs.FS, lost bool, final []string) (faults []string) {
 	}()
 	note("reconcile", v.reconcile())
 	if c.topic != nil && c.readers != nil {
-		note("drain", drain(v.ctx, v.store, l, c.topic, []consumers{{Group: c.readers}}))
+		note("drain", drain(v.ctx, v.store, l, append([]*mq.Topic{c.topic}, c.types.topics()...), liteNames, []consumers{{Group: c.readers}}))
 	}
 	return faults
 }
@@ -240,6 +234,9 @@ func (c *story) metadata() (err error) {
 			return err
 		},
 	}
+	if c.types != nil {
+		steps = append(steps, c.moreMetadata()...)
+	}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -256,14 +253,14 @@ func (c *story) send(topic *mq.Topic, queue mq.QueueID, n int) error {
 		msgs[i] = message(id, "")
 		msgs[i].Properties = make([]byte, 900) // no valid properties, and not looked at
 	}
-	if topic != c.topic {
+	if topic == c.doomed {
 		_, err := c.store.Append(c.ctx, shardName, topic, queue, msgs)
 		return err
 	}
-	sn := c.ledger.beginSend(queue, "", ids...)
+	sn := c.ledger.beginSend(&sent{ids: ids, topic: topic.ID, kind: mq.Normal, queues: []mq.QueueID{queue}})
 	a, err := c.store.Append(c.ctx, shardName, topic, queue, msgs)
 	if err == nil {
-		c.ledger.endSend(sn, c.life, a[0].Offset)
+		c.ledger.endSend(sn, c.life, a)
 	}
 	return err
 }
@@ -272,7 +269,7 @@ func (c *story) receive(n int) ([]mq.Delivery, error) {
 	const invisible = 10 * time.Second
 	start := time.Now()
 	got, err := c.store.Receive(c.ctx, shardName, mq.Receive{Topic: c.topic, Group: c.readers, Max: n, Invisible: invisible, Wait: 5 * time.Second})
-	c.ledger.delivered(c.life, c.readers.ID, start, invisible, got)
+	c.ledger.delivered(c.life, consumers{Group: c.readers}, start, invisible, got)
 	if err == nil && len(got) == 0 {
 		err = errors.New("nothing received")
 	}
@@ -280,29 +277,23 @@ func (c *story) receive(n int) ([]mq.Delivery, error) {
 }
 
 func (c *story) ack(d mq.Delivery) error {
-	c.ledger.beginAck(c.readers.ID, d.ID, false)
+	f := c.ledger.beginAck(c.readers.ID, d.ID, d.Lease, false)
 	err := c.store.Ack(c.ctx, []mq.Lease{d.Lease})[0]
-	if err == nil {
-		c.ledger.endAck(c.life, c.readers.ID, d.ID)
-	}
+	c.ledger.endAck(c.life, f, d.ID, d.Lease, err)
 	return err
 }
 
 func (c *story) forward(d mq.Delivery) error {
-	c.ledger.beginAck(c.readers.ID, d.ID, true)
+	f := c.ledger.beginAck(c.readers.ID, d.ID, d.Lease, true)
 	err := c.store.DeadLetter(c.ctx, d.Lease)
-	if err == nil {
-		c.ledger.endAck(c.life, c.readers.ID, d.ID)
-	}
+	c.ledger.endAck(c.life, f, d.ID, d.Lease, err)
 	return err
 }
 
 func (c *story) change(d mq.Delivery, after time.Duration, reason mq.ChangeReason) error {
-	c.ledger.beginChange(c.readers.ID, d.ID)
+	f := c.ledger.beginChange(c.readers.ID, d.ID)
 	err := c.store.ChangeInvisible(c.ctx, []mq.LeaseChange{{Lease: d.Lease, Invisible: after, Reason: reason}})[0]
-	if err == nil {
-		c.ledger.endChange(c.life, c.readers.ID, d.ID, after)
-	}
+	c.ledger.endChange(c.life, f, d.ID, d.Lease, after, err)
 	return err
 }
 
@@ -342,7 +333,10 @@ func (c *story) first() error {
 	if err := c.store.DeleteTopic(c.ctx, c.doomed.ID); err != nil {
 		return err
 	}
-	return c.send(c.topic, 1, 4)
+	if err := c.send(c.topic, 1, 4); err != nil || c.types == nil {
+		return err
+	}
+	return c.firstOfTypes()
 }
 
 func (c *story) second() error {
@@ -369,6 +363,11 @@ func (c *story) second() error {
 	}
 	if err := c.ack(got[1]); err != nil {
 		return err
+	}
+	if c.types != nil {
+		if err := c.secondOfTypes(); err != nil {
+			return err
+		}
 	}
 	time.Sleep(11 * time.Second) // the other leases end
 	return c.send(c.topic, 0, 1)

@@ -22,6 +22,8 @@ type Session struct {
 	table *Table
 	start time.Time    // times are counted from here: a step of the wall clock ends no session
 	seen  atomic.Int64 // nanoseconds since start
+	// Lites are the lite topics that it has added a moment ago.
+	Lites Lites
 
 	mu struct {
 		sync.Mutex

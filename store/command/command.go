@@ -49,6 +49,10 @@ const (
 	KindLitePop       Kind = 23
 	KindLiteExpire    Kind = 24 // end the lives of lite topics
 	KindLiteTrim      Kind = 25 // remove messages of lite topics
+	KindLiteAttempt   Kind = 26 // a lite-pop that knows pops that come again
+
+	KindEndDeliveries Kind = 29 // end some of what a group has of a queue under delivery
+	KindForget        Kind = 30 // forget what was sent, before its time
 )
 
 var kindNames = [...]string{
@@ -60,6 +64,8 @@ var kindNames = [...]string{
 	KindEndTransaction: "end-transaction", KindChecked: "checked",
 	KindSetOffset:     "set-offset",
 	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
+	KindLiteAttempt:   "lite-attempt",
+	KindEndDeliveries: "end-deliveries", KindForget: "forget",
 }
 
 // String returns the name of the kind.

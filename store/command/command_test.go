@@ -80,8 +80,19 @@ func samples() map[command.Kind]encoder {
 			Pop:    command.Pop{Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5},
 			Queues: []mq.QueueID{mq.FirstLiteQueue, mq.FirstLiteQueue + 9},
 		},
+		command.KindLiteAttempt: &command.LiteAttempt{
+			LitePop: command.LitePop{
+				Pop:    command.Pop{Time: 1, Topic: 2, Group: 3, Max: 32, Bytes: 7, Invisible: 4, Scan: 5},
+				Queues: []mq.QueueID{mq.FirstLiteQueue},
+			},
+			Attempt: "a1",
+		},
 		command.KindLiteExpire: &command.LiteExpire{Time: 1, Topic: 2, Before: 1 << 40, Limit: 3},
 		command.KindLiteTrim:   &command.LiteTrim{Time: 1, Topic: 2, Before: -1 << 40, Pos: 1 << 41, Limit: 3},
+		command.KindEndDeliveries: &command.EndDeliveries{
+			Time: 1, Topic: 2, Group: 3, Queue: 4, From: 1 << 40, To: 1 << 41, Limit: 1000, Back: true,
+		},
+		command.KindForget: &command.Forget{Time: 1, Minute: 1 << 25},
 	}
 }
 
@@ -215,11 +226,20 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 	case command.KindLitePop:
 		c, err := command.DecodeLitePop(payload)
 		return c.Append(nil), err
+	case command.KindLiteAttempt:
+		c, err := command.DecodeLiteAttempt(payload)
+		return c.Append(nil), err
 	case command.KindLiteExpire:
 		c, err := command.DecodeLiteExpire(payload)
 		return c.Append(nil), err
 	case command.KindLiteTrim:
 		c, err := command.DecodeLiteTrim(payload)
+		return c.Append(nil), err
+	case command.KindEndDeliveries:
+		c, err := command.DecodeEndDeliveries(payload)
+		return c.Append(nil), err
+	case command.KindForget:
+		c, err := command.DecodeForget(payload)
 		return c.Append(nil), err
 	case command.KindAppend:
 		v, err := command.ViewAppend(payload)

@@ -102,6 +102,9 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 	case KindLitePop:
 		c, err := DecodeLitePop(payload)
 		return append(describePop(&c.Pop), slog.Any("queues", c.Queues)), err
+	case KindLiteAttempt:
+		c, err := DecodeLiteAttempt(payload)
+		return append(describePop(&c.Pop), slog.Any("queues", c.Queues), slog.String("attempt", c.Attempt)), err
 	case KindLiteExpire:
 		c, err := DecodeLiteExpire(payload)
 		return []slog.Attr{id("topic", c.Topic), slog.Time("before", time.Unix(0, c.Before).UTC()), slog.Int("limit", int(c.Limit))}, err
@@ -110,6 +113,15 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		return []slog.Attr{
 			id("topic", c.Topic), slog.Time("before", time.Unix(0, c.Before).UTC()), slog.Uint64("position", c.Pos), slog.Int("limit", int(c.Limit)),
 		}, err
+	case KindEndDeliveries:
+		c, err := DecodeEndDeliveries(payload)
+		return []slog.Attr{
+			id("topic", c.Topic), id("group", c.Group), slog.Int("queue", int(c.Queue)), slog.Int64("from", int64(c.From)), slog.Int64("to", int64(c.To)),
+			slog.Int("limit", int(c.Limit)), slog.Bool("back", c.Back),
+		}, err
+	case KindForget:
+		c, err := DecodeForget(payload)
+		return []slog.Attr{slog.Time("before", time.Unix(int64(c.Minute)*60, 0).UTC())}, err
 	case KindDrop:
 		c, err := DecodeDrop(payload)
 		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err

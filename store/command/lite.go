@@ -93,6 +93,10 @@ func (c *LitePop) Append(dst []byte) []byte {
 // DecodeLitePop decodes what LitePop.Append wrote.
 func DecodeLitePop(b []byte) (LitePop, error) {
 	r := reader{b: b}
+	return r.litePop(), r.done(KindLitePop)
+}
+
+func (r *reader) litePop() LitePop {
 	c := LitePop{Pop: r.pop()}
 	n := r.size()
 	if n > MaxLites {
@@ -108,7 +112,29 @@ func DecodeLitePop(b []byte) (LitePop, error) {
 		}
 		c.Queues = append(c.Queues, q)
 	}
-	return c, r.done(KindLitePop)
+	return c
+}
+
+// LiteAttempt is a LitePop with the client's attempt id: one with that of an earlier one
+// gets what is left of its messages again, whatever lite topics it names. It may name none.
+type LiteAttempt struct {
+	LitePop
+	Attempt string
+}
+
+// Size bounds the length of the encoding of c.
+func (c *LiteAttempt) Size() int { return c.LitePop.Size() + binary.MaxVarintLen32 + len(c.Attempt) }
+
+// Append appends the encoding of c.
+func (c *LiteAttempt) Append(dst []byte) []byte {
+	return appendBytes(c.LitePop.Append(dst), c.Attempt)
+}
+
+// DecodeLiteAttempt decodes what LiteAttempt.Append wrote.
+func DecodeLiteAttempt(b []byte) (LiteAttempt, error) {
+	r := reader{b: b}
+	c := LiteAttempt{LitePop: r.litePop(), Attempt: r.string()}
+	return c, r.done(KindLiteAttempt)
 }
 
 // LiteExpire ends the life of up to Limit lite topics that were written to before Before

@@ -86,3 +86,43 @@ func (c *SetOffset) Sort() bool {
 
 // String returns queue and offset.
 func (q QueueSet) String() string { return fmt.Sprintf("%d: %d", q.Queue, q.Offset) }
+
+// EndDeliveries ends deliveries of a queue to a group, some at a time: of those from From
+// to before To the last ones.
+type EndDeliveries struct {
+	Time     int64
+	Topic    mq.TopicID
+	Group    mq.GroupID
+	Queue    mq.QueueID
+	From, To mq.QueueOffset
+	// Limit is how many it ends at most.
+	Limit uint32
+	// Back moves the progress of the group back to the first of them, so that they are
+	// delivered as for the first time. Else they are given up.
+	Back bool
+}
+
+// Append appends the encoding of c.
+func (c *EndDeliveries) Append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(c.Time))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Topic))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Group))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(c.Queue))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(c.From))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(c.To))
+	dst = binary.BigEndian.AppendUint32(dst, c.Limit)
+	return append(dst, boolByte(c.Back))
+}
+
+// DecodeEndDeliveries decodes what EndDeliveries.Append wrote.
+func DecodeEndDeliveries(b []byte) (EndDeliveries, error) {
+	r := reader{b: b}
+	c := EndDeliveries{
+		Time: int64(r.u64()), Topic: mq.TopicID(r.u32()), Group: mq.GroupID(r.u32()), Queue: mq.QueueID(r.u32()),
+		From: mq.QueueOffset(r.u64()), To: mq.QueueOffset(r.u64()), Limit: r.u32(), Back: r.bool(),
+	}
+	if c.From < 0 || c.To < c.From {
+		r.bad = true
+	}
+	return c, r.done(KindEndDeliveries)
+}

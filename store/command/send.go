@@ -144,3 +144,22 @@ func (s *SentMessage) Decode(payload []byte) (mq.Message, error) {
 	}
 	return m, err
 }
+
+// Forget forgets what topics were sent and would have been forgotten before a minute: a
+// message of those that comes again is stored again.
+type Forget struct {
+	Time   int64
+	Minute uint32 // since 1970
+}
+
+// Append appends the encoding of c.
+func (c *Forget) Append(dst []byte) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(dst, uint64(c.Time)), c.Minute)
+}
+
+// DecodeForget decodes what Forget.Append wrote.
+func DecodeForget(b []byte) (Forget, error) {
+	r := reader{b: b}
+	c := Forget{Time: int64(r.u64()), Minute: r.u32()}
+	return c, r.done(KindForget)
+}

@@ -296,6 +296,29 @@ func TestCrashWhileTheNextSegmentIsCreated(t *testing.T) {
 	})
 }
 
+// Whatever a crash leaves of the header of the very first segment, or of one that begins a
+// later term, the log goes on there.
+func TestAHeaderThatIsCutAnywhereIsWrittenAgain(t *testing.T) {
+	for name, sizes := range map[string][]int{"first segment": nil, "next segment": {1000, 1000, 1000, 900}} {
+		t.Run(name, func(t *testing.T) {
+			s := newSmallLog(t, sizes...)
+			s.opts.Term = 2
+			header := bytes.Clone(s.files[s.last][:segmentHeaderSize])
+			header[32] = 2
+			want := uint64(max(len(sizes)-1, 0))
+			for cut := range segmentHeaderSize {
+				for _, behind := range []int{0, segmentHeaderSize - cut, 5000} {
+					files := maps.Clone(s.files)
+					files[s.last] = append(bytes.Clone(header[:cut]), make([]byte, behind)...)
+					n, err := s.outcome(t, files)
+					require.NoError(t, err, "cut at %d, %d zeros behind", cut, behind)
+					require.Equal(t, want, n)
+				}
+			}
+		})
+	}
+}
+
 func TestProofIsFoundAcrossTheWindowsOfTheSearch(t *testing.T) {
 	for _, shift := range []int{-40, -32, -8, 0, 8} {
 		fs := vfs.NewMem()

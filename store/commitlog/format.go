@@ -83,11 +83,12 @@ func decodeSegmentHeader(name string, b []byte) (segmentHeader, error) {
 
 // tornHeader reports whether b, the first bytes of a segment without frames,
 // may be what a crash left of the unfinished write of want: every byte that is
-// known beforehand is either right or still zero.
+// known beforehand is either right or still zero. The term is not: a segment may begin
+// a later one than that of the records before, and the first one begins any.
 func tornHeader(b []byte, want segmentHeader) bool {
 	w := want.encode()
 	for i := range min(len(b), segmentHeaderSize) {
-		free := i >= 40 && i < 48 || i >= 60 // salt and checksum
+		free := i >= 32 && i < 48 || i >= 60 // term, salt and checksum
 		if b[i] != 0 && b[i] != w[i] && !free {
 			return false
 		}

@@ -138,6 +138,9 @@ func AppendDuePrefix(dst []byte, when uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, prefixDue), when)
 }
 
+// DueKeys returns the range of all due keys.
+func DueKeys() (lower, upper []byte) { return []byte{prefixDue}, []byte{prefixDue + 1} }
+
 // DecodeDueKey decodes a key of the due index.
 func DecodeDueKey(b []byte) (when uint64, r Ref, err error) {
 	if len(b) != 1+8+refSize || b[0] != prefixDue {

@@ -94,6 +94,20 @@ func (d *due) look(now int64, firstDue func(from, to uint64) (uint64, bool, erro
 	}
 }
 
+// loadDue counts the keys of the due index, and not the leases: what was deleted under its
+// lease has left keys that are ended as leases are. Whoever went past them would end
+// other leases with the next command than its replay does.
+func (m *Machine) loadDue() error {
+	lower, upper := keyspace.DueKeys()
+	return m.scan(lower, upper, func(k, _ []byte) error {
+		when, _, err := keyspace.DecodeDueKey(k)
+		if err == nil {
+			m.due.add(when)
+		}
+		return err
+	})
+}
+
 // NextDue returns a time before which no lease ends, in Unix nanoseconds, or
 // the greatest number when there is none. It is cheap; when that time has come,
 // Due says exactly.

@@ -234,6 +234,12 @@ func (s *fifoStory) run(d *datadriven.TestData) string {
 	case "fifo":
 		s.fifo = d.CmdArgs[0].Key == "on"
 		s.regroup()
+	case "set":
+		c := &command.SetOffset{Time: s.tick(), Topic: 1, Group: 1, Drop: d.HasArg("drop"), Queues: make([]command.QueueSet, 1)}
+		d.ScanArgs(s.t, "to", &c.Queues[0].Offset)
+		res := s.apply(command.KindSetOffset, c)
+		require.NoError(s.t, res.Err)
+		return fmt.Sprintf("%d deliveries ended", res.Dropped)
 	case "trim":
 		var begin, kept mq.QueueOffset
 		d.ScanArgs(s.t, "min", &begin)

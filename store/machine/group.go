@@ -32,6 +32,7 @@ type sub struct {
 	tries                       map[uint64]*try       // by the hash of the attempt id; likewise
 	leasedIn, readyIn, parkedIn []int32               // leased, ready and parked by queue; missing is 0
 	usedUpIn                    map[mq.QueueID]usedUp // of the queues that have any
+	usedUpQueues                []mq.QueueID          // the same queues, in order: there may be as many as lite topics
 	// readyLow is not above the sequence of any redelivery, and readyLast not
 	// below: the keys before are tombstones that no seek should have to step over.
 	readyLow, readyLast uint64
@@ -66,7 +67,13 @@ func (m *Machine) countUsedUp(s *sub, queue mq.QueueID, offset mq.QueueOffset, n
 		}
 		s.usedUpIn[queue] = u
 		m.withUsedUp[s.id] = s
+		if at, found := slices.BinarySearch(s.usedUpQueues, queue); !found {
+			s.usedUpQueues = slices.Insert(s.usedUpQueues, at, queue)
+		}
 		return
+	}
+	if at, found := slices.BinarySearch(s.usedUpQueues, queue); found {
+		s.usedUpQueues = slices.Delete(s.usedUpQueues, at, at+1)
 	}
 	if delete(s.usedUpIn, queue); len(s.usedUpIn) == 0 {
 		delete(m.withUsedUp, s.id)
@@ -219,6 +226,7 @@ func (m *Machine) addSub(id keyspace.Sub) *sub {
 	s := &sub{id: id, readyLow: 1}
 	m.subs[id] = s
 	m.byGroup[id.Group] = append(m.byGroup[id.Group], s)
+	m.byTopic[id.Topic] = append(m.byTopic[id.Topic], s)
 	if m.ordered(id.Group) {
 		m.fifo[id.Topic] = append(m.fifo[id.Topic], s)
 	}
@@ -232,6 +240,10 @@ func (m *Machine) removeSub(id keyspace.Sub) {
 	list := slices.DeleteFunc(m.byGroup[id.Group], func(s *sub) bool { return s.id == id })
 	if m.byGroup[id.Group] = list; len(list) == 0 {
 		delete(m.byGroup, id.Group)
+	}
+	list = slices.DeleteFunc(m.byTopic[id.Topic], func(s *sub) bool { return s.id == id })
+	if m.byTopic[id.Topic] = list; len(list) == 0 {
+		delete(m.byTopic, id.Topic)
 	}
 	fifo := slices.DeleteFunc(m.fifo[id.Topic], func(s *sub) bool { return s.id == id })
 	if m.fifo[id.Topic] = fifo; len(fifo) == 0 {

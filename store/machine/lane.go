@@ -39,6 +39,17 @@ type lane struct {
 	whole uint64
 }
 
+// remove takes out an offset, at its place. What leaves is near the head, or near the end
+// when a group is set back: a long lane is not moved for it.
+func (ln *lane) remove(at int) {
+	if at >= len(ln.offsets)/2 {
+		ln.offsets = slices.Delete(ln.offsets, at, at+1)
+		return
+	}
+	copy(ln.offsets[1:at+1], ln.offsets[:at])
+	ln.offsets = ln.offsets[1:]
+}
+
 // ordered reports whether the group keeps the order of message groups.
 func (m *Machine) ordered(id mq.GroupID) bool {
 	g := m.groups[id]
@@ -96,9 +107,7 @@ func (m *Machine) leave(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		}
 		return nil
 	}
-	// What leaves is near the head, and a long lane is not moved for it.
-	copy(ln.offsets[1:at+1], ln.offsets[:at])
-	ln.offsets = ln.offsets[1:]
+	ln.remove(at)
 	if at > 0 {
 		return nil
 	}
@@ -201,9 +210,7 @@ func (m *Machine) popOfLane(p *pop, ref keyspace.Ref, l keyspace.Lease) (left bo
 		return false, err
 	}
 	if !found {
-		m.Effects.Lost++
-		p.res.Lost++
-		return false, m.drop(p.s, ref, l)
+		return false, m.lose(p, ref, l)
 	}
 	switch wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); {
 	case !known:
@@ -307,7 +314,7 @@ func (m *Machine) setOrdered(g *command.Group) error {
 func (m *Machine) disband(s *sub) error {
 	// Lite topics are lanes whatever the group is.
 	maps.DeleteFunc(s.lanes, func(id laneID, _ *lane) bool { return !id.queue.IsLite() })
-	s.tries = nil
+	s.forgetTries()
 	m.fifo[s.id.Topic] = slices.DeleteFunc(m.fifo[s.id.Topic], func(other *sub) bool { return other == s })
 	if s.parked == 0 {
 		return nil
@@ -323,12 +330,14 @@ func (m *Machine) disband(s *sub) error {
 // lineUp makes lanes of what is under delivery. What is leased stays so.
 func (m *Machine) lineUp(s *sub) error {
 	m.fifo[s.id.Topic] = append(m.fifo[s.id.Topic], s)
+	var entries laneReader
+	defer entries.close()
 	return m.eachLease(s, func(ref keyspace.Ref, l keyspace.Lease) error {
 		if l.State == keyspace.UsedUp || ref.Queue.IsLite() {
 			return nil
 		}
 		if l.Lane == 0 {
-			e, found, err := m.entry(keyspace.Queue{Topic: ref.Topic, Queue: ref.Queue}, ref.Offset)
+			e, found, err := entries.entry(m, ref)
 			if err != nil || !found || e.Group == 0 {
 				return err
 			}

@@ -36,11 +36,21 @@ type lites struct {
 	names  map[liteName]mq.QueueID            // 0: likewise
 	counts map[mq.TopicID]keyspace.LiteCounts // of topics that were asked for
 	gone   bool                               // queues and names have what is gone
+	// low has, for an index of a topic, what none of its keys is below. What was taken off
+	// the head of an index lies there as tombstones, over which every look would step.
+	low map[liteIndex]uint64
+}
+
+// liteIndex is an index of the lite topics of a topic.
+type liteIndex struct {
+	topic mq.TopicID
+	by    keyspace.LiteOrder
 }
 
 func newLites() lites {
 	return lites{
 		queues: map[keyspace.Queue]*lite{}, names: map[liteName]mq.QueueID{}, counts: map[mq.TopicID]keyspace.LiteCounts{},
+		low: map[liteIndex]uint64{},
 	}
 }
 
@@ -66,6 +76,8 @@ func (l *lites) forget(id mq.TopicID) {
 		}
 	}
 	delete(l.counts, id)
+	delete(l.low, liteIndex{id, keyspace.LiteByTime})
+	delete(l.low, liteIndex{id, keyspace.LiteByPos})
 }
 
 // A LiteEvent says that a lite topic may have a message for a group that it had not: a new
@@ -138,6 +150,9 @@ func (m *Machine) putLite(id keyspace.Queue, l *lite) error {
 }
 
 func (m *Machine) setLiteOrder(id keyspace.Queue, by keyspace.LiteOrder, at uint64) error {
+	if index := (liteIndex{id.Topic, by}); m.lites.low[index] > at {
+		m.lites.low[index] = at
+	}
 	m.key = keyspace.AppendLiteOrderKey(m.key[:0], id, by, at)
 	return m.set(m.key, nil)
 }
@@ -385,4 +400,22 @@ func (m *Machine) liteReady(ref keyspace.Ref) {
 func (m *Machine) LiteCount(id mq.TopicID) (int, error) {
 	c, err := m.liteCounts(id)
 	return int(c.Count), err
+}
+
+// LitesMissing returns how many of the names, each of which is there once, are of no lite
+// topic of the topic. It is called after Commit.
+func (m *Machine) LitesMissing(id mq.TopicID, names []string) (n int, err error) {
+	if !m.dirty {
+		m.lites.committed() // looks alone must not fill the memory
+	}
+	for _, name := range names {
+		queue, err := m.liteNamed(id, []byte(name))
+		if err != nil {
+			return n, err
+		}
+		if queue == 0 {
+			n++
+		}
+	}
+	return n, nil
 }

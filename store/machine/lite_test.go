@@ -1,7 +1,9 @@
 package machine_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/keyspace"
+	"github.com/perigee-mq/perigee/store/machine"
 )
 
 // A modelLite is one life of a lite topic.
@@ -36,6 +39,7 @@ type modelLiteOpen struct {
 	leased  bool
 	nacked  bool
 	until   int64
+	try     string // the attempt id with which it was delivered, until it is over
 }
 
 // liteHistory drives a machine and a model of lite topics with the same commands.
@@ -152,12 +156,13 @@ func (h *liteHistory) place(l *modelLite, g *modelLiteGroup, p mq.LitePlace) {
 }
 
 func (h *liteHistory) pop(*rapid.T) {
-	c := &command.LitePop{Pop: command.Pop{
+	c := &command.LiteAttempt{Attempt: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(h.t, "attempt id")}
+	c.Pop = command.Pop{
 		Time: h.tick(), Topic: 1, Group: h.drawGroup(), Max: int32(rapid.IntRange(1, 5).Draw(h.t, "max")), Scan: 1000,
 		Invisible: int64(rapid.SampledFrom([]time.Duration{1, time.Second, 10 * time.Second}).Draw(h.t, "invisible")),
-	}}
+	}
 	var names []string
-	for range rapid.IntRange(1, 4).Draw(h.t, "names") {
+	for range rapid.IntRange(0, 4).Draw(h.t, "names") {
 		name := h.drawName()
 		if h.lites[name] != nil && !slices.Contains(names, name) {
 			names = append(names, name)
@@ -167,17 +172,30 @@ func (h *liteHistory) pop(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
 	may, err := h.m.LitePoppable(c)
 	require.NoError(h.t, err)
-	res := h.apply(command.KindLitePop, c)
+	var res machine.Result
+	if c.Attempt == "" && rapid.Bool().Draw(h.t, "plain") {
+		res = h.apply(command.KindLitePop, &c.LitePop)
+	} else {
+		res = h.apply(command.KindLiteAttempt, c)
+	}
 	require.NoError(h.t, res.Err)
-	var want []modelPopped
+	want, id := h.again(c)
+	require.True(h.t, may || len(want) == 0, "the look before")
+	if len(want) > 0 {
+		require.Equal(h.t, want, h.took(c, &res))
+		require.Equal(h.t, id, res.PopID, "the same delivery")
+		require.Equal(h.t, c.Queues, append([]mq.QueueID(nil), res.Lites...), "none was looked at")
+		return
+	}
 	for _, name := range names {
 		l, g := h.lites[name], h.of(name, c.Group)
 		deliver := func(o *modelLiteOpen) {
 			o.attempt++
-			o.leased, o.nacked, o.popID, o.until = true, false, mq.PopID(c.Time), c.Time+c.Invisible
+			o.leased, o.nacked, o.popID, o.until, o.try = true, false, mq.PopID(c.Time), c.Time+c.Invisible, c.Attempt
 			want = append(want, modelPopped{l.msgs[o.offset].id, l.queue, mq.QueueOffset(o.offset), o.attempt})
 		}
-		blocked := false
+		g.known = g.known || len(want) < int(c.Max)
+		known, blocked := g.known, false
 		for _, o := range g.open {
 			if o.leased || len(want) == int(c.Max) {
 				blocked = true
@@ -185,20 +203,17 @@ func (h *liteHistory) pop(*rapid.T) {
 			}
 			deliver(o)
 		}
-		g.known = true
+		if !known {
+			continue // a full pop has not looked
+		}
 		for g.place = max(g.place, l.min); !blocked && g.place < len(l.msgs) && len(want) < int(c.Max); g.place++ {
 			o := &modelLiteOpen{offset: g.place}
 			g.open = append(g.open, o)
 			deliver(o)
 		}
 	}
-	var got []modelPopped
-	for _, p := range res.Popped {
-		got = append(got, modelPopped{h.stored(p), p.Queue, p.Offset, p.Attempt})
-		h.held = append(h.held, held{keyspace.Sub{Group: c.Group, Topic: 1}, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: res.PopID}})
-	}
-	require.Equal(h.t, want, got)
-	require.Equal(h.t, may, len(want) > 0, "the look before")
+	require.Equal(h.t, want, h.took(c, &res))
+	require.True(h.t, may == (len(want) > 0) || may && c.Attempt != "", "the look before")
 	for _, name := range names {
 		g, l := h.of(name, c.Group), h.lites[name]
 		more := len(g.open) > 0 && !g.open[0].leased || len(g.open) == 0 && max(g.place, l.min) < len(l.msgs)
@@ -206,6 +221,78 @@ func (h *liteHistory) pop(*rapid.T) {
 			require.Equal(h.t, more, slices.Contains(res.Lites, l.queue), "%s has more", name)
 		}
 	}
+}
+
+// took returns what was delivered, which is held from now on.
+func (h *liteHistory) took(c *command.LiteAttempt, res *machine.Result) (got []modelPopped) {
+	for _, p := range res.Popped {
+		got = append(got, modelPopped{h.stored(p), p.Queue, p.Offset, p.Attempt})
+		h.held = append(h.held, held{keyspace.Sub{Group: c.Group, Topic: 1}, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: res.PopID}})
+	}
+	return got
+}
+
+// again delivers what is left of an earlier pop with the same attempt id: messages behind
+// others that are no part of it any more are no part either.
+func (h *liteHistory) again(c *command.LiteAttempt) (want []modelPopped, id mq.PopID) {
+	if c.Attempt == "" {
+		return nil, 0
+	}
+	for _, l := range slices.SortedFunc(maps.Values(h.lites), func(a, b *modelLite) int { return cmp.Compare(a.queue, b.queue) }) {
+		g := l.groups[c.Group]
+		if g == nil {
+			continue
+		}
+		whole := true
+		for _, o := range g.open {
+			switch mine := o.leased && o.try == c.Attempt; {
+			case !mine:
+				whole = false
+			case len(want) == int(c.Max):
+				return want, id
+			case !whole:
+				o.try = ""
+			default:
+				o.until, id = c.Time+c.Invisible, o.popID
+				want = append(want, modelPopped{l.msgs[o.offset].id, l.queue, mq.QueueOffset(o.offset), o.attempt})
+			}
+		}
+	}
+	return want, id
+}
+
+// count compares what the lite topics hold, and what of it waits for the groups.
+func (h *liteHistory) count(page int) {
+	require.NoError(h.t, h.m.Commit())
+	v, err := machine.OpenView(h.db)
+	require.NoError(h.t, err)
+	defer func() { require.NoError(h.t, v.Close()) }()
+	got, want := machine.LiteStock{Groups: map[mq.GroupID]machine.LiteWaiting{}}, machine.LiteStock{Groups: map[mq.GroupID]machine.LiteWaiting{}}
+	for id := mq.GroupID(1); id <= 3; id++ {
+		got.Groups[id] = machine.LiteWaiting{}
+		waiting := machine.LiteWaiting{}
+		for _, l := range h.lites {
+			g := l.groups[id]
+			if g == nil || !g.known || max(g.place, l.min) >= len(l.msgs) {
+				continue
+			}
+			head := max(g.place, l.min)
+			waiting.Add(machine.LiteWaiting{Messages: int64(len(l.msgs) - head), Topics: 1, Oldest: l.msgs[head].time})
+		}
+		want.Groups[id] = waiting
+	}
+	for _, l := range h.lites {
+		want.Topics++
+		want.Messages += int64(len(l.msgs) - l.min)
+	}
+	for next := mq.FirstLiteQueue; next != 0; {
+		next, err = v.CountLites(1, next, page, &got)
+		require.NoError(h.t, err)
+	}
+	require.Equal(h.t, want, got)
+	has, err := machine.HasLites(h.db, 1)
+	require.NoError(h.t, err)
+	require.Equal(h.t, want.Topics > 0, has)
 }
 
 // find returns what the receipt is of.
@@ -223,6 +310,7 @@ func (g *modelLiteGroup) remove(at int) { g.open = slices.Delete(g.open, at, at+
 
 // fail ends a delivery.
 func (g *modelLiteGroup) fail(at int) {
+	g.open[at].try = ""
 	if g.open[at].leased = false; g.open[at].attempt >= liteModelAttempts {
 		g.remove(at)
 	}
@@ -267,7 +355,7 @@ func (h *liteHistory) change(*rapid.T) {
 		return
 	case c.Reason == mq.GiveBack:
 		o.attempt--
-		o.leased, o.nacked = false, true
+		o.leased, o.nacked, o.try = false, true, ""
 		return
 	case c.Reason == mq.Suspend && !o.nacked:
 		o.attempt--
@@ -277,7 +365,9 @@ func (h *liteHistory) change(*rapid.T) {
 		g.fail(at)
 		return
 	}
-	o.leased, o.until = true, now+c.Invisible
+	if o.leased, o.until = true, now+c.Invisible; o.nacked {
+		o.try = ""
+	}
 }
 
 func (h *liteHistory) expire(*rapid.T) {
@@ -301,10 +391,11 @@ func (h *liteHistory) expire(*rapid.T) {
 func (h *liteHistory) endLives(*rapid.T) {
 	now := h.tick()
 	before := now - int64(rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second}).Draw(h.t, "time to live"))
-	want := 0
+	want, messages := 0, 0
 	for name, l := range h.lites {
 		if l.written < before {
 			want++
+			messages += len(l.msgs) - l.min
 			delete(h.lites, name)
 		}
 	}
@@ -312,8 +403,11 @@ func (h *liteHistory) endLives(*rapid.T) {
 	for got := 0; ; now = h.tick() {
 		res := h.apply(command.KindLiteExpire, &command.LiteExpire{Time: now, Topic: 1, Before: before, Limit: limit})
 		require.NoError(h.t, res.Err)
+		require.LessOrEqual(h.t, res.Ended, int(limit))
+		messages -= int(res.Trimmed)
 		if got += res.Ended; !res.More {
 			require.Equal(h.t, want, got)
+			require.Zero(h.t, messages, "messages of lite topics that have ended")
 			return
 		}
 	}
@@ -377,10 +471,13 @@ func TestLiteTopicsAgreeWithTheModel(t *testing.T) {
 					FIFO: rapid.Bool().Draw(t, "FIFO"),
 				})
 			},
-			"": func(*rapid.T) {
+			"": func(t *rapid.T) {
 				n, err := h.m.LiteCount(1)
 				require.NoError(h.t, err)
 				require.Equal(h.t, len(h.lites), n)
+				if rapid.IntRange(0, 3).Draw(t, "count") == 0 {
+					h.count(rapid.IntRange(1, 3).Draw(t, "page"))
+				}
 			},
 		})
 	})

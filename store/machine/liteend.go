@@ -1,8 +1,10 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -25,11 +27,23 @@ type litePlaced struct {
 // liteOrdered lists up to limit lite topics of a topic in an order, those before end, of
 // what was committed.
 func (m *Machine) liteOrdered(t mq.TopicID, by keyspace.LiteOrder, end uint64, limit int) ([]litePlaced, error) {
-	return liteOrdered(m.db, t, by, end, limit)
+	index := liteIndex{t, by}
+	list, err := liteOrdered(m.db, index, m.lites.low[index], end, limit)
+	switch {
+	case err != nil:
+	case len(list) > 0:
+		m.lites.low[index] = list[0].at
+	case limit > 0:
+		m.lites.low[index] = max(m.lites.low[index], end)
+	}
+	return list, err
 }
 
-func liteOrdered(views pebble.Reader, t mq.TopicID, by keyspace.LiteOrder, end uint64, limit int) (list []litePlaced, err error) {
-	lower, upper := keyspace.AppendLiteOrderPrefix(nil, t, by, 0), keyspace.AppendLiteOrderPrefix(nil, t, by, end)
+func liteOrdered(views pebble.Reader, index liteIndex, from, end uint64, limit int) (list []litePlaced, err error) {
+	if from >= end {
+		return nil, nil
+	}
+	lower, upper := keyspace.AppendLiteOrderPrefix(nil, index.topic, index.by, from), keyspace.AppendLiteOrderPrefix(nil, index.topic, index.by, end)
 	err = scan(views, lower, upper, func(k, _ []byte) error {
 		q, _, at, err := keyspace.DecodeLiteOrderKey(k)
 		if err != nil {
@@ -47,15 +61,8 @@ func liteOrdered(views pebble.Reader, t mq.TopicID, by keyspace.LiteOrder, end u
 	return list, err
 }
 
-// subsOf returns the subs of a topic. The order means nothing: each has keys of its own.
-func (m *Machine) subsOf(t mq.TopicID) (subs []*sub) {
-	for id, s := range m.subs {
-		if id.Topic == t {
-			subs = append(subs, s)
-		}
-	}
-	return subs
-}
+// GroupsOf returns how many groups receive, or have received, from the topic.
+func (m *Machine) GroupsOf(id mq.TopicID) int { return len(m.byTopic[id]) }
 
 func (m *Machine) applyLiteExpire(rec Record, res *Result) error {
 	c, err := command.DecodeLiteExpire(rec.Payload)
@@ -74,7 +81,8 @@ func (m *Machine) applyLiteExpire(rec Record, res *Result) error {
 		return err
 	}
 	res.More = len(list) > 0 && len(list) == int(c.Limit)
-	subs := m.subsOf(c.Topic)
+	subs := m.byTopic[c.Topic]
+	var ended []mq.QueueID
 	for _, at := range list {
 		l, err := m.lite(at.Queue)
 		if err != nil {
@@ -84,7 +92,9 @@ func (m *Machine) applyLiteExpire(rec Record, res *Result) error {
 			return missingLite(at.Queue)
 		}
 		if l.written < c.Before {
+			ended = append(ended, at.Queue.Queue)
 			res.Ended++
+			res.Trimmed += uint64(l.next - l.min)
 			if err := m.endLite(subs, at.Queue, l); err != nil {
 				return err
 			}
@@ -101,17 +111,47 @@ func (m *Machine) applyLiteExpire(rec Record, res *Result) error {
 			return err
 		}
 	}
+	slices.Sort(ended)
+	for _, s := range subs {
+		if err := m.dropLitePlaces(s.id, ended); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// dropLitePlaces deletes the places of a group in lite topics, whose queues are sorted. Most
+// groups have few: it looks which there are, from one to the next.
+func (m *Machine) dropLitePlaces(s keyspace.Sub, queues []mq.QueueID) (err error) {
+	if len(queues) == 0 {
+		return nil
+	}
+	it, err := m.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendProgressKey(nil, s, queues[0]),
+		UpperBound: keyspace.AppendProgressKey(nil, s, queues[len(queues)-1]+1),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for _, queue := range queues {
+		m.key = keyspace.AppendProgressKey(m.key[:0], s, queue)
+		m.val = append(append(m.val[:0], m.key...), 0)
+		// The limit keeps a key that is not there from being a walk over deleted ones.
+		if it.SeekGEWithLimit(m.key, m.val) != pebble.IterValid || !bytes.Equal(it.Key(), m.key) {
+			continue
+		}
+		if err := m.del(m.key); err != nil {
+			return err
+		}
+	}
+	return it.Error()
 }
 
 // endLite ends the life of a lite topic, with all that it has and that groups have of it.
 func (m *Machine) endLite(subs []*sub, id keyspace.Queue, l *lite) error {
 	for _, s := range subs {
 		if err := m.dropLiteDeliveries(s, id.Queue, l.next); err != nil {
-			return err
-		}
-		m.key = keyspace.AppendProgressKey(m.key[:0], s.id, id.Queue)
-		if err := m.del(m.key); err != nil {
 			return err
 		}
 	}
@@ -162,7 +202,7 @@ func (m *Machine) applyLiteTrim(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
-	subs := m.subsOf(c.Topic)
+	subs := m.byTopic[c.Topic]
 	for _, at := range list {
 		if left <= 0 {
 			break
@@ -259,7 +299,7 @@ func (m *Machine) dropLites(id mq.TopicID, keep bool) error {
 	if err := m.batch.DeleteRange(lower, keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, id)), nil); err != nil {
 		return err
 	}
-	for _, s := range m.subsOf(id) {
+	for _, s := range m.byTopic[id] {
 		lower := keyspace.AppendProgressKey(nil, s.id, mq.FirstLiteQueue)
 		if err := m.batch.DeleteRange(lower, keyspace.Next(keyspace.ProgressPrefix(s.id)), nil); err != nil {
 			return err

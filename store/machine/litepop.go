@@ -19,6 +19,21 @@ func (m *Machine) applyLitePop(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
+	return m.litePop(rec, &c, 0, res)
+}
+
+// applyLiteAttempt delivers what is left of an earlier pop with the same attempt id; when
+// nothing is, it is a pop as any other. Then Result.Lites are all of its lite topics, none
+// of which was looked at.
+func (m *Machine) applyLiteAttempt(rec Record, res *Result) error {
+	c, err := command.DecodeLiteAttempt(rec.Payload)
+	if err != nil {
+		return err
+	}
+	return m.litePop(rec, &c.LitePop, tryHash(c.Attempt), res)
+}
+
+func (m *Machine) litePop(rec Record, c *command.LitePop, try uint64, res *Result) error {
 	g, t := m.groups[c.Group], m.topics[c.Topic]
 	switch {
 	case g == nil:
@@ -38,8 +53,12 @@ func (m *Machine) applyLitePop(rec Record, res *Result) error {
 	}
 	c.Tags, c.After = nil, 0
 	p := newPop(command.SelectPop{LimitedPop: command.LimitedPop{Pop: c.Pop}}, g, t, s)
-	p.ordered, p.try, p.res, p.index = true, 0, res, rec.Index
+	p.ordered, p.try, p.res, p.index = true, try, res, rec.Index
 	res.PopID = mq.PopID(c.Time)
+	if again, err := m.popAgain(p); again || err != nil {
+		res.Lites = append(res.Lites, c.Queues...)
+		return err
+	}
 	it, err := m.db.NewIter(&pebble.IterOptions{
 		LowerBound: keyspace.AppendQueuePrefix(nil, keyspace.Queue{Topic: t.ID, Queue: mq.FirstLiteQueue}),
 		UpperBound: keyspace.Next(keyspace.AppendTopicEntriesPrefix(nil, t.ID)),
@@ -117,7 +136,7 @@ func (m *Machine) popLite(p *pop, it *pebble.Iterator, queue mq.QueueID) (left b
 
 // LitePoppable reports whether a pop of the lite topics could deliver anything. It changes
 // nothing, and is called after Commit. In each it looks at no more than one message.
-func (m *Machine) LitePoppable(c *command.LitePop) (bool, error) {
+func (m *Machine) LitePoppable(c *command.LiteAttempt) (bool, error) {
 	g, t := m.groups[c.Group], m.topics[c.Topic]
 	if g == nil || t == nil {
 		return true, nil // the command answers with what is missing
@@ -127,6 +146,9 @@ func (m *Machine) LitePoppable(c *command.LitePop) (bool, error) {
 	}
 	id := keyspace.Sub{Group: c.Group, Topic: c.Topic}
 	s := m.subs[id]
+	if s != nil && s.tries[tryHash(c.Attempt)] != nil {
+		return true, nil
+	}
 	for _, queue := range c.Queues {
 		l, err := m.lite(keyspace.Queue{Topic: c.Topic, Queue: queue})
 		if err != nil {

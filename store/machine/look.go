@@ -90,6 +90,12 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 			if !wanted || !p.atLimit(queue) {
 				return true, nil
 			}
+			if p.ordered {
+				blocked, err := m.blockedAt(p, queue, start)
+				if blocked || err != nil {
+					return blocked, err
+				}
+			}
 		case !p.atLimit(queue):
 			return true, nil
 		case !p.everything():
@@ -109,6 +115,17 @@ func (m *Machine) lookNew(p *pop) (may bool, err error) {
 		p.heldUp = true
 	}
 	return false, nil
+}
+
+// blockedAt reports whether the new message at the offset waits for others of its message
+// group.
+func (m *Machine) blockedAt(p *pop, queue mq.QueueID, offset mq.QueueOffset) (bool, error) {
+	id := keyspace.Queue{Topic: p.t.ID, Queue: queue}
+	e, found, err := m.entry(id, offset)
+	if err == nil && !found {
+		err = missingEntry(id, offset)
+	}
+	return err == nil && p.blocked(queue, e.Group), err
 }
 
 // lookReady looks for a redelivery that the pop could deliver.

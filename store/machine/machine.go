@@ -39,7 +39,8 @@ type Record struct {
 type Result struct {
 	// Err is a refusal that changed nothing: a sentinel of mq, wrapped.
 	Err error
-	// First is the offset of the first message of an append.
+	// First is the offset of the first message of an append, or of the deliveries that
+	// were ended.
 	First mq.QueueOffset
 	// Stored says for each message of a send what it has come to.
 	Stored []Stored
@@ -52,7 +53,8 @@ type Result struct {
 	More  bool
 	After uint64
 	// Trimmed counts the messages that a trim has put below the beginnings of their
-	// queues, whether or not any group still wanted them.
+	// queues, whether or not any group still wanted them, and those of lite topics that
+	// have ended. What a purge takes out of lite topics is not counted.
 	Trimmed uint64
 	// Settled has one answer for each delivery of an ack or change, and for each pending
 	// message of a fire, move, change or question, nil or a sentinel of mq.
@@ -69,8 +71,10 @@ type Result struct {
 	// Lites are the queues of the lite topics that were subscribed to, in their order, or
 	// those of which a pop left something that could be delivered.
 	Lites []mq.QueueID
-	// Dropped is how many deliveries a set-offset has ended.
+	// Dropped is how many deliveries a set-offset or end-deliveries has ended.
 	Dropped int
+	// Forgotten is how many messages are no longer known to have been sent.
+	Forgotten int
 	// Lost is how many redeliveries a pop dropped because their message is no
 	// longer stored.
 	Lost uint64
@@ -175,6 +179,8 @@ type Machine struct {
 	due    due
 	// byGroup has the subs of each group, in the order of their beginning.
 	byGroup map[mq.GroupID][]*sub
+	// byTopic has the subs of each topic, in an order that means nothing.
+	byTopic map[mq.TopicID][]*sub
 	// fifo has, by topic, the subs of the groups that are FIFO.
 	fifo map[mq.TopicID][]*sub
 	// withUsedUp has the subs with messages that wait for a dead-letter copy.
@@ -209,6 +215,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 		subs:   map[keyspace.Sub]*sub{},
 
 		byGroup:    map[mq.GroupID][]*sub{},
+		byTopic:    map[mq.TopicID][]*sub{},
 		fifo:       map[mq.TopicID][]*sub{},
 		withUsedUp: map[keyspace.Sub]*sub{},
 
@@ -299,7 +306,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats()); err != nil {
+	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats(), m.loadDue()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -323,7 +330,6 @@ func (m *Machine) load() error {
 		switch l.State {
 		case keyspace.Leased:
 			m.noteTry(s, ref, l)
-			m.due.add(l.When)
 		case keyspace.Ready:
 			s.readyLast = max(s.readyLast, l.When)
 		}
@@ -435,10 +441,16 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyLiteSubscribe(rec, res)
 	case command.KindLitePop:
 		err = m.applyLitePop(rec, res)
+	case command.KindLiteAttempt:
+		err = m.applyLiteAttempt(rec, res)
 	case command.KindLiteExpire:
 		err = m.applyLiteExpire(rec, res)
 	case command.KindLiteTrim:
 		err = m.applyLiteTrim(rec, res)
+	case command.KindEndDeliveries:
+		err = m.applyEndDeliveries(rec, res)
+	case command.KindForget:
+		err = m.applyForget(rec, res)
 	default:
 		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
 	}

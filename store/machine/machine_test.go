@@ -95,7 +95,7 @@ func (h *history) crash() {
 
 func answer(res *machine.Result) string {
 	return fmt.Sprintf("%v %v %d %v %d %v %d %v %v %d %d %v %d", res.Err, res.Stored, res.First, res.Popped, res.PopID, res.More, res.After, res.Settled, res.Full,
-		res.Trimmed, res.Dropped, res.Lites, res.Ended)
+		res.Trimmed, res.Dropped, res.Lites, res.Ended) // Forgotten counts for deleted topics as well until a restart
 }
 
 type encoder interface{ Append([]byte) []byte }
@@ -326,7 +326,7 @@ func (h *history) change(*rapid.T) {
 		c.Changes = append(c.Changes, command.LeaseChange{
 			LeaseRef:  ref,
 			Invisible: int64(rapid.SampledFrom([]time.Duration{0, 1, 2 * time.Second, time.Minute}).Draw(h.t, "invisible")),
-			Reason:    mq.ChangeReason(rapid.IntRange(0, 3).Draw(h.t, "reason")),
+			Reason:    mq.ChangeReason(rapid.IntRange(0, 4).Draw(h.t, "reason")),
 		})
 	}
 	res := h.apply(command.KindChange, c)
@@ -478,6 +478,26 @@ func (h *history) setOffset(*rapid.T) {
 	require.Equal(h.t, want, res.Dropped)
 }
 
+// endDeliveries ends the last deliveries of a part of a queue.
+func (h *history) endDeliveries(*rapid.T) {
+	c := &command.EndDeliveries{
+		Time: h.tick(), Topic: h.drawTopic(), Group: h.drawGroup(), Queue: h.drawQueue(), From: mq.QueueOffset(rapid.IntRange(0, 10).Draw(h.t, "from")),
+		Limit: uint32(rapid.IntRange(1, 4).Draw(h.t, "limit")), Back: rapid.Bool().Draw(h.t, "back"),
+	}
+	c.To = c.From + mq.QueueOffset(rapid.SampledFrom([]int{0, 3, 1 << 40}).Draw(h.t, "to"))
+	require.NoError(h.t, h.m.Commit())
+	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
+	under := h.m.Unsettled(sub, c.Queue)
+	res := h.apply(command.KindEndDeliveries, c)
+	want := h.model.endDeliveries(c)
+	require.NoError(h.t, res.Err)
+	require.Equal(h.t, len(want), res.Dropped)
+	if len(want) > 0 {
+		require.Equal(h.t, want[len(want)-1].Offset, res.First)
+		require.Equal(h.t, under-int64(len(want)), h.m.Unsettled(sub, c.Queue))
+	}
+}
+
 func (h *history) commit(*rapid.T) {
 	require.NoError(h.t, h.m.Commit())
 	h.m.Effects.Reset()
@@ -618,8 +638,9 @@ func TestRandomHistoriesAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "send again": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack,
 				"change": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "remove": h.remove, "set offset": h.setOffset,
-				"trim": h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
+				"send known": h.sendKnown, "send known again": h.sendKnown, "sleep": h.sleep, "forget": h.forget, "remove": h.remove, "set offset": h.setOffset,
+				"end deliveries": h.endDeliveries,
+				"trim":           h.trim, "purge": h.purge, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))
@@ -636,7 +657,7 @@ func TestRandomHistoriesOfFewMessageGroupsAgreeWithTheModel(t *testing.T) {
 			t.Repeat(map[string]func(*rapid.T){
 				"send": h.send, "pop": h.pop, "pop again": h.pop, "ack": h.ack, "ack again": h.ack,
 				"change": h.change, "change again": h.change, "expire": h.expire, "dead letter": h.deadLetter, "grow": h.grow,
-				"trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
+				"choose": h.popChosen, "set offset": h.setOffset, "end deliveries": h.endDeliveries, "purge": h.purge, "trim": h.trim, "commit": h.commit, "crash": h.restart, "": h.look,
 			})
 			h.drain()
 		}))

@@ -226,6 +226,29 @@ func (m *model) setOffset(c *command.SetOffset) int {
 	return dropped
 }
 
+// endDeliveries returns which deliveries end, the last first.
+func (m *model) endDeliveries(c *command.EndDeliveries) (refs []keyspace.Ref) {
+	sub := keyspace.Sub{Group: c.Group, Topic: c.Topic}
+	if m.subs[sub] == nil || int(c.Queue) >= len(m.topics[c.Topic]) {
+		return nil
+	}
+	s := m.placed(sub)
+	for ref := range s.leases {
+		if ref.Queue == c.Queue && ref.Offset >= c.From && ref.Offset < c.To {
+			refs = append(refs, ref)
+		}
+	}
+	slices.SortFunc(refs, func(a, b keyspace.Ref) int { return compareRefs(b, a) })
+	refs = refs[:min(len(refs), int(c.Limit))]
+	for _, ref := range refs {
+		m.settle(ref)
+		if c.Back {
+			s.progress[c.Queue] = min(s.progress[c.Queue], int(ref.Offset))
+		}
+	}
+	return refs
+}
+
 // positions returns what Positions must.
 func (m *model) positions(id keyspace.Sub) []mq.Position {
 	var list []mq.Position
@@ -399,7 +422,7 @@ func (p *modelPopping) redeliver(ref keyspace.Ref) bool {
 		return true
 	case p.m.inLane(ref):
 		p.alongLane(ref)
-		return true
+		return l.State != keyspace.Ready
 	case l.Attempt >= p.g.MaxAttempts:
 		l.State, l.When = keyspace.UsedUp, 0
 		return true
@@ -436,11 +459,15 @@ func (p *modelPopping) alongLane(ref keyspace.Ref) {
 			}
 			p.scan--
 		}
-		wanted, _ := p.judge(next.Queue, int(next.Offset))
+		wanted, known := p.judge(next.Queue, int(next.Offset))
+		lost := int(next.Offset) < p.m.begin(p.Topic, int(next.Queue)).kept
 		switch {
 		case l.Attempt >= p.g.MaxAttempts:
 			p.m.useUp(next)
-		case int(next.Offset) < p.m.begin(p.Topic, int(next.Queue)).kept, !wanted:
+		case !lost && !known:
+			p.unjudged = true
+			return
+		case lost, !wanted:
 			p.m.settle(next)
 		case p.atLimit(next.Queue):
 			p.res.full = true
@@ -468,7 +495,8 @@ func (p *modelPopping) newOf(q int) bool {
 		p.res.full = true
 		return false
 	}
-	for p.pass(q); s.progress[q] < len(p.queues[q]) && !p.full(); p.pass(q) {
+	p.pass(q)
+	for s.progress[q] < len(p.queues[q]) && !p.full() {
 		if p.scan <= 0 {
 			p.res.more = true
 			return true
@@ -496,6 +524,7 @@ func (p *modelPopping) newOf(q int) bool {
 		s.progress[q]++
 		p.had = append(p.had, ref)
 		p.deliver(ref, &keyspace.Lease{First: p.Time})
+		p.pass(q)
 	}
 	return p.full()
 }
@@ -613,7 +642,10 @@ func (m *model) change(sub keyspace.Sub, c command.LeaseChange, now int64) bool 
 	if c.Reason == mq.GiveBack && l.Nacked {
 		return true
 	}
-	l.Nacked = l.Nacked || c.Reason == mq.Nack || c.Reason == mq.GiveBack
+	if c.Reason == mq.Suspend && !l.Nacked {
+		l.Attempt--
+	}
+	l.Nacked = l.Nacked || c.Reason == mq.Nack || c.Reason == mq.GiveBack || c.Reason == mq.Suspend
 	limit := m.groups[sub.Group].MaxAttempts
 	switch {
 	case c.Reason == mq.GiveBack:

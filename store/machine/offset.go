@@ -3,6 +3,7 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -20,27 +21,14 @@ func (m *Machine) applySetOffset(rec Record, res *Result) error {
 	if err != nil {
 		return err
 	}
-	g, t := m.groups[c.Group], m.topics[c.Topic]
-	if g == nil {
-		res.Err = groupNotFound(c.Group)
-		return nil
-	}
-	if t == nil {
-		res.Err = topicNotFound(c.Topic)
-		return nil
-	}
-	if err := m.loadQueues(t); err != nil {
+	if res.Err, err = m.CheckSetOffset(&c); res.Err != nil || err != nil {
 		return err
 	}
-	for _, q := range c.Queues {
-		if res.Err = settable(t, q); res.Err != nil {
-			return nil
-		}
-	}
+	t := m.topics[c.Topic]
 	if err := m.Commit(); err != nil { // what is under delivery is read
 		return err
 	}
-	s, err := m.subToSet(keyspace.Sub{Group: g.ID, Topic: t.ID}, t)
+	s, err := m.subToSet(keyspace.Sub{Group: c.Group, Topic: c.Topic}, t)
 	if err != nil {
 		return err
 	}
@@ -131,43 +119,51 @@ func (m *Machine) startRest(s *sub, g *command.Group, t *topic) error {
 
 // dropFrom ends what the group has of the queue under delivery from an offset on, and
 // returns how many that were. The batch must hold nothing of it.
-//
-// The last one goes first, and each is looked up when it goes: were the end of one to
-// change those behind it, as it does where messages wait for an earlier one, there are
-// none left.
 func (m *Machine) dropFrom(s *sub, queue mq.QueueID, from mq.QueueOffset) (int, error) {
-	if s.leased+s.ready+s.usedUp+s.parked == 0 {
+	if s.unsettled(queue) == 0 {
 		return 0, nil
 	}
-	refs, err := m.deliveries(s, queue, from)
+	refs, err := m.deliveries(s, queue, from, math.MaxInt64, math.MaxInt)
 	if err != nil {
 		return 0, err
 	}
-	for _, ref := range slices.Backward(refs) {
+	return len(refs), m.dropAll(s, refs)
+}
+
+// dropAll ends deliveries, which are in the order that deliveries returns: the last one
+// goes first, and each is looked up when it goes. Were the end of one to change those
+// behind it, as it does where messages wait for an earlier one, there are none left.
+func (m *Machine) dropAll(s *sub, refs []keyspace.Ref) error {
+	for _, ref := range refs {
 		l, found, err := m.lease(ref)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if !found {
 			continue
 		}
 		if err := m.drop(s, ref, l); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return len(refs), nil
+	return nil
 }
 
-// deliveries lists what was committed of the group's deliveries of a queue, from an
-// offset on.
-func (m *Machine) deliveries(s *sub, queue mq.QueueID, from mq.QueueOffset) (refs []keyspace.Ref, err error) {
-	lower := keyspace.AppendLeaseKey(nil, keyspace.Ref{Sub: s.id, Queue: queue, Offset: from})
-	it, err := m.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: keyspace.LeaseQueueEnd(s.id, queue)})
+// deliveries lists what was committed of the group's deliveries of a queue, from one
+// offset to before another, the last first and not more than limit.
+func (m *Machine) deliveries(s *sub, queue mq.QueueID, from, to mq.QueueOffset, limit int) (refs []keyspace.Ref, err error) {
+	upper := keyspace.LeaseQueueEnd(s.id, queue)
+	if to < math.MaxInt64 {
+		upper = keyspace.AppendLeaseKey(nil, keyspace.Ref{Sub: s.id, Queue: queue, Offset: to})
+	}
+	it, err := m.db.NewIter(&pebble.IterOptions{
+		LowerBound: keyspace.AppendLeaseKey(nil, keyspace.Ref{Sub: s.id, Queue: queue, Offset: from}), UpperBound: upper,
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	for ok := it.First(); ok; ok = it.Next() {
+	for ok := it.Last(); ok && len(refs) < limit; ok = it.Prev() {
 		ref, err := keyspace.DecodeLeaseKey(it.Key())
 		if err != nil {
 			return nil, err
@@ -175,6 +171,69 @@ func (m *Machine) deliveries(s *sub, queue mq.QueueID, from mq.QueueOffset) (ref
 		refs = append(refs, ref)
 	}
 	return refs, it.Error()
+}
+
+// unsettled returns how many messages of the queue are under delivery.
+func (s *sub) unsettled(queue mq.QueueID) int64 {
+	return int64(s.leasedOf(queue)) + countIn(s.readyIn, queue) + countIn(s.parkedIn, queue) + s.usedUpIn[queue].n
+}
+
+// Unsettled returns how many messages the group has under delivery of the queue.
+func (m *Machine) Unsettled(id keyspace.Sub, queue mq.QueueID) int64 {
+	if s := m.subs[id]; s != nil {
+		return s.unsettled(queue)
+	}
+	return 0
+}
+
+// CheckSetOffset returns why a set-offset would be refused now, or nil.
+func (m *Machine) CheckSetOffset(c *command.SetOffset) (refusal, err error) {
+	g, t := m.groups[c.Group], m.topics[c.Topic]
+	if g == nil {
+		return groupNotFound(c.Group), nil
+	}
+	if t == nil {
+		return topicNotFound(c.Topic), nil
+	}
+	if err := m.loadQueues(t); err != nil {
+		return nil, err
+	}
+	for _, q := range c.Queues {
+		if refusal := settable(t, q); refusal != nil {
+			return refusal, nil
+		}
+	}
+	return nil, nil
+}
+
+// applyEndDeliveries ends some deliveries of a queue, so that a group that has many is set
+// to another place in small commands.
+func (m *Machine) applyEndDeliveries(rec Record, res *Result) error {
+	c, err := command.DecodeEndDeliveries(rec.Payload)
+	if err != nil {
+		return err
+	}
+	s, t := m.subs[keyspace.Sub{Group: c.Group, Topic: c.Topic}], m.topics[c.Topic]
+	if s == nil || t == nil || c.Queue < 0 || int32(c.Queue) >= t.Queues {
+		return nil // there is nothing under delivery
+	}
+	if err := errors.Join(m.loadQueues(t), m.loadProgress(s, t)); err != nil {
+		return err
+	}
+	if err := m.Commit(); err != nil { // what is under delivery is read
+		return err
+	}
+	refs, err := m.deliveries(s, c.Queue, c.From, c.To, int(c.Limit))
+	if len(refs) == 0 || err != nil {
+		return err
+	}
+	res.First, res.Dropped = refs[len(refs)-1].Offset, len(refs)
+	if c.Back && res.First < s.progress[c.Queue] {
+		if err := m.setProgress(s, c.Queue, res.First); err != nil {
+			return err
+		}
+	}
+	return m.dropAll(s, refs)
 }
 
 // loadUnstarted notes which groups have set offsets and received nothing.

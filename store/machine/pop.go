@@ -205,8 +205,7 @@ func (m *Machine) popReady(p *pop) error {
 
 // redeliver delivers one ready message unless the filter does not want it or its
 // queue is at its limit, and reports whether the message is no longer ready. One whose
-// entry a trim has taken is dropped. Above that an entry that is not there is damage, as
-// for popQueue.
+// entry a trim has taken is dropped.
 func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, err error) {
 	if p.heldUp && p.atLimit(ref.Queue) {
 		return false, nil // there is nothing more to find out
@@ -232,12 +231,7 @@ func (m *Machine) redeliver(p *pop, ref keyspace.Ref, seq uint64) (taken bool, e
 		return false, err
 	}
 	if !found {
-		if err := p.t.trimmed(ref); err != nil {
-			return false, err
-		}
-		m.Effects.Lost++
-		p.res.Lost++
-		return true, m.drop(p.s, ref, l)
+		return true, m.lose(p, ref, l)
 	}
 	if wanted, known := p.judge(ref.Queue, ref.Offset, e.Tag); !wanted {
 		p.res.Unjudged = p.res.Unjudged || !known
@@ -404,6 +398,19 @@ func (m *Machine) popQueue(p *pop, it *pebble.Iterator, queue mq.QueueID, start,
 		return 0, missingEntry(id, next)
 	}
 	return next, nil
+}
+
+// lose drops a delivery whose message has no entry, because a trim has taken it. Above
+// what was trimmed that is damage, as for popQueue.
+func (m *Machine) lose(p *pop, ref keyspace.Ref, l keyspace.Lease) error {
+	if !ref.Queue.IsLite() { // whose ends are not those of the topic
+		if err := p.t.trimmed(ref); err != nil {
+			return err
+		}
+	}
+	m.Effects.Lost++
+	p.res.Lost++
+	return m.drop(p.s, ref, l)
 }
 
 // trimmed returns nil when a trim has taken the entry of the message, and else that it

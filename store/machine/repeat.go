@@ -91,8 +91,11 @@ func (r *repeats) slot(minute uint32) *slot {
 }
 
 // forgetRepeats forgets what was to be known until before now.
-func (m *Machine) forgetRepeats(now int64) error {
-	r, end := &m.repeats, minute(now)
+func (m *Machine) forgetRepeats(now int64) error { return m.forgetBefore(minute(now)) }
+
+// forgetBefore forgets what was to be known until before the minute.
+func (m *Machine) forgetBefore(end uint32) error {
+	r := &m.repeats
 	n := 0
 	for n < len(r.slots) && r.slots[n].minute < end {
 		n++
@@ -106,6 +109,32 @@ func (m *Machine) forgetRepeats(now int64) error {
 	lower := keyspace.AppendRepeatPrefix(nil, r.slots[0].minute)
 	r.slots = slices.Delete(r.slots, 0, n)
 	return m.batch.DeleteRange(lower, keyspace.AppendRepeatPrefix(nil, end), nil)
+}
+
+// applyForget forgets before its time what takes too much memory.
+func (m *Machine) applyForget(rec Record, res *Result) error {
+	c, err := command.DecodeForget(rec.Payload)
+	if err != nil {
+		return err
+	}
+	for i := range m.repeats.slots {
+		if s := &m.repeats.slots[i]; s.minute < c.Minute {
+			res.Forgotten += s.table.n
+		}
+	}
+	return m.forgetBefore(c.Minute)
+}
+
+// KnownBytes returns how much memory the messages take that are known to have been sent,
+// and the first minute that would have to be forgotten to have less.
+func (m *Machine) KnownBytes() (bytes int64, first uint32) {
+	for i := range m.repeats.slots {
+		bytes += m.repeats.slots[i].table.bytes
+	}
+	if len(m.repeats.slots) > 0 {
+		first = m.repeats.slots[0].minute
+	}
+	return bytes, first
 }
 
 // forgetRepeatsOf forgets what a topic was sent. It is not sent anything any more.

@@ -119,6 +119,22 @@ func (h *history) sleep(*rapid.T) {
 	}).Draw(h.t, "sleep"))
 }
 
+// forget forgets before its time some of what is known, or all of it.
+func (h *history) forget(*rapid.T) {
+	c := &command.Forget{Time: h.tick()}
+	bytes, first := h.m.KnownBytes()
+	require.Equal(h.t, first > 0, bytes > 0)
+	c.Minute = first + uint32(rapid.SampledFrom([]int{0, 1, 3, 1000}).Draw(h.t, "minutes"))
+	before := len(h.model.sent)
+	res := h.apply(command.KindForget, c)
+	h.model.sent = slices.DeleteFunc(h.model.sent, func(s modelSent) bool { return s.last < int64(c.Minute)*int64(time.Minute) })
+	require.GreaterOrEqual(h.t, res.Forgotten, before-len(h.model.sent), "tables keep what deleted topics were sent")
+	if after, next := h.m.KnownBytes(); first > 0 && c.Minute > first {
+		require.Less(h.t, after, bytes)
+		require.True(h.t, next == 0 || next >= c.Minute)
+	}
+}
+
 // checkKnown compares what the views remember.
 func (h *history) checkKnown() {
 	got, want := []string{}, []string{}

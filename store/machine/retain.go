@@ -98,7 +98,7 @@ func (m *Machine) purge(t *topic, res *Result) error {
 		clear(s.leasedIn)
 		clear(s.readyIn)
 		clear(s.parkedIn)
-		s.usedUpIn = nil
+		s.usedUpIn, s.usedUpQueues = nil, nil
 		delete(m.withUsedUp, id)
 		if s.heldUp {
 			s.heldUp = false

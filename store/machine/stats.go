@@ -66,8 +66,15 @@ func (m *Machine) UsedUp(after keyspace.Ref, limit int) ([]keyspace.Ref, error) 
 	var refs []keyspace.Ref
 	subs := slices.SortedFunc(maps.Keys(m.withUsedUp), keyspace.Sub.Compare)
 	for _, id := range subs {
+		if id.Compare(after.Sub) < 0 {
+			continue
+		}
 		s := m.withUsedUp[id]
-		for _, queue := range slices.Sorted(maps.Keys(s.usedUpIn)) {
+		first := 0
+		if after.Sub == id {
+			first, _ = slices.BinarySearch(s.usedUpQueues, after.Queue)
+		}
+		for _, queue := range s.usedUpQueues[first:] {
 			from := keyspace.Ref{Sub: id, Queue: queue, Offset: s.usedUpIn[queue].low}
 			if from.Compare(after) <= 0 {
 				from = after

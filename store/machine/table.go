@@ -5,13 +5,14 @@ import "math/bits"
 // A table leads from hashes to the records they were added with. It may name records
 // that a hash was not added with, one in millions, and takes 10 bytes for a hash when it
 // is full. It has no order that anybody may rely on. It grows by layers, each four
-// times as large as the one before.
+// times as large as the one before, up to a bound.
 type table struct {
 	layers []layer
 	// rest has what found its buckets full: hashes that were added again and again.
 	rest     map[uint64][]uint64
 	n        int // hashes in it
 	expected int // how many there will be, as far as one can tell
+	bytes    int64
 }
 
 // A layer is made of buckets, each as large as a line of the processor's cache. A hash is
@@ -27,7 +28,13 @@ type bucket [8]uint64
 
 const (
 	tableFirst = 16 << 10 // hashes in the first layer, at least
-	tableIndex = 36       // bits of an index
+	// A first layer has room for what is expected, but no more than tableMost hashes; one
+	// that was not expected for tableStep at most. What is known has a bound, and one
+	// layer may go beyond it.
+	tableMost  = 4 << 20
+	tableStep  = 1 << 20
+	tableIndex = 36 // bits of an index
+	restBytes  = 64 // of one in rest, about
 )
 
 // of returns where a hash may be, by its upper bits.
@@ -57,14 +64,16 @@ func (t *table) add(hash, index uint64) {
 		t.rest = map[uint64][]uint64{}
 	}
 	t.rest[hash] = append(t.rest[hash], index)
+	t.bytes += restBytes
 }
 
 func (t *table) grow() {
-	room := max(tableFirst, t.expected+t.expected/8)
+	room := min(max(tableFirst, t.expected+t.expected/8), tableMost)
 	if n := len(t.layers); n > 0 {
-		room = 4 * len(t.layers[n-1].buckets) * 7
+		room = min(4*len(t.layers[n-1].buckets)*7, tableStep)
 	}
 	t.layers = append(t.layers, layer{buckets: make([]bucket, (room+6)/7), room: room})
+	t.bytes += int64((room + 6) / 7 * 64)
 }
 
 // add reports false when both buckets are full, which they hardly ever are.

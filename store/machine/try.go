@@ -21,7 +21,7 @@ func tryHash(attempt string) uint64 { return mq.HashName(attempt) }
 
 // noteTry notes a lease that can be asked for again.
 func (m *Machine) noteTry(s *sub, ref keyspace.Ref, l keyspace.Lease) {
-	if l.Try == 0 || l.State != keyspace.Leased || !m.ordered(ref.Group) {
+	if l.Try == 0 || l.State != keyspace.Leased || !m.ordered(ref.Group) && !ref.Queue.IsLite() {
 		return
 	}
 	t := s.tries[l.Try]
@@ -46,6 +46,17 @@ func (s *sub) forgetTry(ref keyspace.Ref, l keyspace.Lease) {
 	}
 	if len(t.refs) == 0 {
 		delete(s.tries, l.Try)
+	}
+}
+
+// forgetTries forgets what can be asked for again, but of lite topics: their order does not
+// depend on the group.
+func (s *sub) forgetTries() {
+	for hash, t := range s.tries { // each by itself
+		t.refs = slices.DeleteFunc(t.refs, func(ref keyspace.Ref) bool { return !ref.Queue.IsLite() })
+		if len(t.refs) == 0 {
+			delete(s.tries, hash)
+		}
 	}
 }
 
@@ -85,9 +96,7 @@ func (m *Machine) lendAgain(p *pop, ref keyspace.Ref, l keyspace.Lease) error {
 		return err
 	}
 	if !found {
-		m.Effects.Lost++
-		p.res.Lost++
-		return m.drop(p.s, ref, l)
+		return m.lose(p, ref, l)
 	}
 	next, err := m.next(p.s, ref, l)
 	if err != nil {

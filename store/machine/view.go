@@ -193,18 +193,15 @@ type LiteOldest struct {
 	StoreTime int64
 }
 
-// LiteOldest returns the oldest message of the lite topics of a topic.
-func (v *View) LiteOldest(id mq.TopicID) (o LiteOldest, err error) {
-	lower, upper := keyspace.AppendLiteOrderPrefix(nil, id, keyspace.LiteByPos, 0), keyspace.AppendLiteOrderPrefix(nil, id, keyspace.LiteByPos, never)
-	var q keyspace.Queue
-	err = scan(v.snap, lower, upper, func(k, _ []byte) (err error) {
-		q, _, o.Pos, err = keyspace.DecodeLiteOrderKey(k)
-		o.Found = true
-		return errors.Join(err, errStopScan)
-	})
-	if !o.Found || !errors.Is(err, errStopScan) {
+// LiteOldest returns the oldest message of the lite topics of a topic. None lies below the
+// position from, as an earlier view has found: they become no older.
+func (v *View) LiteOldest(id mq.TopicID, from uint64) (o LiteOldest, err error) {
+	list, err := liteOrdered(v.snap, liteIndex{id, keyspace.LiteByPos}, from, never, 1)
+	if len(list) == 0 || err != nil {
 		return o, err
 	}
+	q := list[0].Queue
+	o.Found, o.Pos = true, list[0].at
 	l, found, err := get(v.snap, keyspace.AppendLiteKey(nil, q), keyspace.DecodeLite)
 	if err == nil && !found {
 		err = missingLite(q)
@@ -218,11 +215,12 @@ func (v *View) LiteOldest(id mq.TopicID) (o LiteOldest, err error) {
 }
 
 // LiteDue reports whether there is a lite topic of the topic that a LiteExpire with that
-// time would look at.
-func (v *View) LiteDue(id mq.TopicID, before int64) (bool, error) {
-	if before <= 0 {
-		return false, nil
+// time would look at, and at which time the index has the first one. None lies below the
+// time from, as an earlier view has found: that time never goes back.
+func (v *View) LiteDue(id mq.TopicID, from uint64, before int64) (first uint64, due bool, err error) {
+	list, err := liteOrdered(v.snap, liteIndex{id, keyspace.LiteByTime}, from, uint64(max(before, 0)), 1)
+	if len(list) == 0 || err != nil {
+		return from, false, err
 	}
-	list, err := liteOrdered(v.snap, id, keyspace.LiteByTime, uint64(before), 1)
-	return len(list) > 0, err
+	return list[0].at, true, nil
 }

@@ -41,6 +41,9 @@ func (s *Shard) Append(ctx context.Context, topic *mq.Topic, queue mq.QueueID, m
 		}
 	}
 	for _, m := range msgs {
+		if m.Delay > 0 {
+			m.DeliverAt = time.Unix(0, s.wall()+int64(m.Delay))
+		}
 		// Behind the fingerprint: a message that comes again may have come due meanwhile.
 		if m.Type == mq.Delay && m.DeliverAt.UnixNano() <= s.wall() {
 			m.DeliverAt = time.Time{} // it waits for nothing
@@ -75,7 +78,10 @@ func fingerprint(m *mq.Message) uint64 {
 	// The lengths tell the end of one part from the beginning of the next.
 	var head [8 * 6]byte
 	deliverAt := int64(0)
-	if !m.DeliverAt.IsZero() {
+	switch {
+	case m.Delay > 0:
+		deliverAt = -int64(m.Delay) // the time that it comes to is another one at each try
+	case !m.DeliverAt.IsZero():
 		deliverAt = m.DeliverAt.UnixNano()
 	}
 	for i, n := range [...]int{len(m.ID), len(m.Tag), len(m.Group)<<8 | int(m.Type), len(m.Properties), int(deliverAt), int(m.Recovery)} {

@@ -277,30 +277,13 @@ func (s *Shard) Unasked(ctx context.Context, checks []mq.Check) error {
 // giveUpHalves is the goroutine that gives half messages up whose producers did not
 // answer the last question in time.
 func (s *Shard) giveUpHalves() {
-	timer := time.NewTimer(0) // what was due before the start
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.closing:
-			return
-		case <-s.failed:
-			return
-		case <-s.asking.giveUp:
-		case <-timer.C:
-		}
+	s.background(s.asking.giveUp, func() (time.Duration, error) {
 		next, err := s.giveUpDue()
-		switch {
-		case errors.Is(err, mq.ErrStopped):
-			return
-		case err != nil:
-			s.fail(err)
-			return
-		case next == math.MaxInt64:
-			timer.Stop()
-		default:
-			timer.Reset(time.Duration(max(next-s.clock.peek(), 0)))
+		if next == math.MaxInt64 {
+			return math.MaxInt64, err
 		}
-	}
+		return time.Duration(max(next-s.clock.peek(), 0)), err
+	})
 }
 
 // giveUpDue gives up what is due, and returns when the next one is.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
@@ -163,32 +162,7 @@ func inWords(err error) string {
 //
 // Times are told from the beginning of the story, by the wall clock.
 func TestStoriesOfDelayedMessages(t *testing.T) {
-	datadriven.Walk(t, "testdata/delay", func(t *testing.T, path string) {
-		// The reader of the story says every ten seconds that it still waits: it must not
-		// have the time of the bubble, where days pass.
-		work, answers := make(chan *datadriven.TestData), make(chan string)
-		go func() {
-			defer close(answers)
-			synctest.Test(t, func(t *testing.T) {
-				d := newDelayed(t, shard.Options{})
-				defer d.close()
-				for c := range work {
-					answers <- d.story(c)
-				}
-			})
-		}()
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			work <- c
-			answer, ok := <-answers
-			if !ok {
-				t.Fatalf("%s: failed", c.Pos)
-			}
-			return answer
-		})
-		close(work)
-		_, more := <-answers
-		require.False(t, more)
-	})
+	tell(t, "testdata/delay", func(t *testing.T) narrator { return newDelayed(t, shard.Options{}) })
 }
 
 func (d *delayed) story(c *datadriven.TestData) string {
@@ -199,12 +173,7 @@ func (d *delayed) story(c *datadriven.TestData) string {
 		c.ScanArgs(d.t, "in", &text)
 		in = d.duration(text)
 	}
-	var names []string
-	for _, arg := range c.CmdArgs {
-		if len(arg.Vals) == 0 {
-			names = append(names, arg.Key)
-		}
-	}
+	names := names(c)
 	out := &strings.Builder{}
 	switch c.Cmd {
 	case "send":
@@ -255,7 +224,6 @@ func (d *delayed) story(c *datadriven.TestData) string {
 	default:
 		d.t.Fatalf("%s: unknown command %s", c.Pos, c.Cmd)
 	}
-	synctest.Wait()
 	return out.String()
 }
 

@@ -47,6 +47,30 @@ func TestADelayedMessageWakesAReceiveAtItsTime(t *testing.T) {
 	})
 }
 
+// Times at whole seconds, a millisecond before and a millisecond after: a receive that waits
+// gets each at its time to the millisecond.
+func TestTimesAroundWholeSecondsAreKept(t *testing.T) {
+	inBubble(t, shard.Options{}, func(d *delayed) {
+		start := time.Now()
+		for i := range 1000 {
+			second := time.Duration(1+i%30) * time.Second
+			d.send("a", fmt.Sprint("m", i), second+[]time.Duration{0, time.Millisecond, -time.Millisecond}[i%3]-time.Since(start))
+		}
+		for n := 0; n < 1000; {
+			got := receive(d.t, d.s, mq.Receive{Topic: d.topics["a"], Group: d.group, Wait: time.Minute})
+			require.NotEmpty(d.t, got)
+			for _, one := range got {
+				late := time.Since(d.due["a/"+one.ID])
+				require.GreaterOrEqual(d.t, late, time.Duration(0), "%s is early", one.ID)
+				require.Less(d.t, late, time.Millisecond, one.ID)
+				require.NoError(d.t, ack(d.t, d.s, one.Lease))
+			}
+			n += len(got)
+		}
+		require.Zero(d.t, d.s.Stats().Timed)
+	})
+}
+
 func TestABatchOfDelayedMessagesKeepsTheTimeOfEach(t *testing.T) {
 	inBubble(t, shard.Options{}, func(d *delayed) {
 		var msgs []*mq.Message

@@ -75,3 +75,44 @@ func TestParkedMessagesDoNotOutliveTheirRetention(t *testing.T) {
 		require.Equal(t, []string{"later"}, ids(receive(t, s, mq.Receive{Topic: topic, Group: group})))
 	})
 }
+
+// What a filter does not want of a lane is settled when it is its turn, or everything
+// behind it would wait for ever.
+func TestAFilterPassesWhatItDoesNotWantOfALane(t *testing.T) {
+	for name, filtered := range map[string]func(r mq.Receive) mq.Receive{
+		"tags": func(r mq.Receive) mq.Receive { r.Tags = []string{"yes"}; return r },
+		"sql":  func(r mq.Receive) mq.Receive { r.Filter = sql(t, "tag = 'yes'"); return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			modes(t, func(t *testing.T, mode shard.FlushMode) {
+				s := open(t, vfs.NewMem(), mode)
+				defer func() { require.NoError(t, s.Close()) }()
+				topic, group := topicOf(1), orderedGroup()
+				in := func(id, tag string) *mq.Message {
+					m := with(id, "tag", tag)
+					m.Group, m.Type, m.Tag = "a", mq.FIFO, tag
+					return m
+				}
+				take := func(wait time.Duration) []mq.Delivery {
+					return receive(t, s, filtered(mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: time.Hour, Wait: wait}))
+				}
+				send(t, s, topic, 0, in("a1", "yes"))
+				first := take(0)
+				require.Equal(t, []string{"a1"}, ids(first))
+				send(t, s, topic, 0, in("a2", "no"), in("a3", "no"), in("a4", "yes"), in("a5", "no"))
+				require.NoError(t, ack(t, s, first[0].Lease))
+				second := take(0)
+				require.Equal(t, []string{"a4"}, ids(second))
+				send(t, s, topic, 0, in("a6", "no"), in("a7", "yes"))
+				time.AfterFunc(time.Second, func() { _ = ack(t, s, second[0].Lease) })
+				third := take(time.Minute)
+				require.Equal(t, []string{"a7"}, ids(third), "a receive that waits")
+				// What is behind the last one that is wanted goes in time as well.
+				send(t, s, topic, 0, in("a8", "no"))
+				require.NoError(t, ack(t, s, third[0].Lease))
+				require.Empty(t, take(time.Minute))
+				require.Equal(t, mq.Backlog{Topic: topic.ID}, backlog(t, s, group))
+			})
+		})
+	}
+}

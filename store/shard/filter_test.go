@@ -24,16 +24,22 @@ import (
 // with returns a message with the pairs of names and values as user properties.
 func with(id string, pairs ...string) *mq.Message {
 	m := message(id, "")
-	properties := map[string]string{}
-	for i := 0; i < len(pairs); i += 2 {
-		properties[pairs[i]] = pairs[i+1]
-	}
-	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
-		entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), properties[name])
-		m.Properties = protowire.AppendBytes(protowire.AppendTag(m.Properties, 2, protowire.BytesType), entry)
-	}
+	m.Properties = properties(pairs...)
 	return m
+}
+
+// properties returns pairs of names and values as a message has them.
+func properties(pairs ...string) (encoded []byte) {
+	values := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		values[pairs[i]] = pairs[i+1]
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+		entry = protowire.AppendString(protowire.AppendTag(entry, 2, protowire.BytesType), values[name])
+		encoded = protowire.AppendBytes(protowire.AppendTag(encoded, 2, protowire.BytesType), entry)
+	}
+	return encoded
 }
 
 // A countingFilter counts what it is asked.
@@ -455,4 +461,79 @@ func TestAReceiveDoesNotLookThroughEverythingToFillItsBatch(t *testing.T) {
 		require.Equal(t, []string{"0-59999"}, ids(receive(t, s, mq.Receive{Topic: topic, Group: group, Filter: f})))
 		require.EqualValues(t, 60_000, f.asked.Load())
 	})
+}
+
+// What a group has passed it has passed: after a restart nobody looks at it again, in a group
+// that is FIFO neither.
+func TestAGroupThatWantedNothingOfABacklogIsPastItAfterARestart(t *testing.T) {
+	for _, fifo := range []bool{false, true} {
+		modes(t, func(t *testing.T, mode shard.FlushMode) {
+			const n = 20_000
+			fs := vfs.NewMem()
+			s := open(t, fs, mode)
+			topic := topicOf(2)
+			topic.Type = mq.TopicFIFO
+			for i := 0; i < n; {
+				var msgs []*mq.Message
+				for range 500 {
+					m := with(fmt.Sprint(i), "n", fmt.Sprint(i))
+					m.Tag, m.Group, m.Type = "B", fmt.Sprint(i%7), mq.FIFO
+					msgs = append(msgs, m)
+					i++
+				}
+				send(t, s, topic, mq.QueueID(i/500%2), msgs...)
+			}
+			groups := map[string]*mq.Group{"tags": groupOf(9), "sql": groupOf(9)}
+			groups["sql"].ID = 2
+			for _, g := range groups {
+				g.FIFO = fifo
+			}
+			wanted := func(name string, wait time.Duration) (mq.Receive, *countingFilter) {
+				r := mq.Receive{Topic: topic, Group: groups[name], Wait: wait}
+				if name == "tags" {
+					r.Tags = []string{"A"}
+					return r, nil
+				}
+				f := sql(t, "n < 0")
+				r.Filter = f
+				return r, f
+			}
+			for name := range groups {
+				r, _ := wanted(name, 5*time.Second)
+				require.Empty(t, receive(t, s, r))
+				require.Equal(t, mq.Backlog{Topic: topic.ID}, backlog(t, s, groups[name]), name)
+			}
+			require.NoError(t, s.Close())
+
+			s = open(t, fs, mode)
+			defer func() { require.NoError(t, s.Close()) }()
+			for name := range groups {
+				records := s.Stats().Records
+				r, f := wanted(name, 0)
+				start := time.Now()
+				require.Empty(t, receive(t, s, r))
+				require.Zero(t, time.Since(start))
+				require.Equal(t, records, s.Stats().Records, "there is nothing to pass")
+				if f != nil {
+					require.Zero(t, f.asked.Load(), "none is judged again")
+				}
+			}
+			got := make(chan []mq.Delivery)
+			for name := range groups {
+				go func() {
+					r, _ := wanted(name, time.Minute)
+					got <- receive(t, s, r)
+				}()
+			}
+			time.Sleep(time.Second)
+			m := with("wanted", "n", "-1")
+			m.Tag, m.Group, m.Type = "A", "0", mq.FIFO
+			start := time.Now()
+			send(t, s, topic, 0, m)
+			for range groups {
+				require.Equal(t, []string{"wanted"}, ids(<-got))
+				require.Less(t, time.Since(start), time.Second)
+			}
+		})
+	}
 }

@@ -64,7 +64,7 @@ func (s *Shard) judge(ctx context.Context, r mq.Receive, l *look, since uint64) 
 			return false, err
 		}
 	}
-	found, judgedNow, err := s.slice(l)
+	found, judgedNow, err := s.slice(l, r.Group.FIFO)
 	if err != nil {
 		return false, err
 	}
@@ -123,6 +123,7 @@ func (s *Shard) askOutlook(ctx context.Context, r mq.Receive, l *look) error {
 			return fmt.Errorf("group %s has lost topic %s: %w", r.Group.Resource, r.Topic.Resource, mq.ErrTopicNotFound)
 		}
 		// The first pop fixes where the group starts.
+		r.Attempt = ""
 		if _, _, err := s.choose(ctx, r, offer{}); err != nil {
 			return err
 		}
@@ -132,13 +133,14 @@ func (s *Shard) askOutlook(ctx context.Context, r mq.Receive, l *look) error {
 // A candidate is a message that is to be judged.
 type candidate struct {
 	machine.Popped
-	again  bool // it is to be delivered again
-	wanted bool
+	again   bool // it is to be delivered again
+	grouped bool // and is of a message group
+	wanted  bool
 }
 
 // slice judges the next messages and returns how many are wanted of how many.
-func (s *Shard) slice(l *look) (found, judged int, err error) {
-	list, next, err := s.candidates(l)
+func (s *Shard) slice(l *look, fifo bool) (found, judged int, err error) {
+	list, ready, err := s.candidates(l, fifo)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -152,7 +154,7 @@ func (s *Shard) slice(l *look) (found, judged int, err error) {
 	if err := s.match(l, byPlace); err != nil {
 		return 0, 0, err
 	}
-	return l.keep(list, next), len(list), nil
+	return l.keep(list, ready, fifo), len(list), nil
 }
 
 // A redelivery is one in its sequence.
@@ -163,14 +165,14 @@ type redelivery struct {
 
 // candidates returns what is to be judged next, and the redeliveries that were looked
 // at, judged or not, in their order.
-func (s *Shard) candidates(l *look) (list []candidate, ready []redelivery, err error) {
+func (s *Shard) candidates(l *look, fifo bool) (list []candidate, ready []redelivery, err error) {
 	err = s.withViews(func() (err error) {
 		v, err := machine.OpenView(s.db)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, v.Close()) }()
-		if ready, list, err = l.findReady(v); err != nil {
+		if ready, list, err = l.findReady(v, fifo); err != nil {
 			return err
 		}
 		return l.findNew(v, &list)
@@ -179,7 +181,7 @@ func (s *Shard) candidates(l *look) (list []candidate, ready []redelivery, err e
 }
 
 // findReady lists redeliveries.
-func (l *look) findReady(v *machine.View) (ready []redelivery, list []candidate, err error) {
+func (l *look) findReady(v *machine.View, fifo bool) (ready []redelivery, list []candidate, err error) {
 	l.mu.Lock()
 	after := l.after
 	l.mu.Unlock()
@@ -194,7 +196,7 @@ func (l *look) findReady(v *machine.View) (ready []redelivery, list []candidate,
 		if len(ready) == readyKept {
 			return false
 		}
-		if !l.isJudged(ref) {
+		if !l.isJudged(ref, fifo) {
 			if len(list) == sliceMessages {
 				l.readyMore = true
 				return false
@@ -217,16 +219,18 @@ func (l *look) findReady(v *machine.View) (ready []redelivery, list []candidate,
 			c.wanted = true // whoever pops it finds that it is gone
 			continue
 		}
-		c.Pos, c.Size = e.Pos, e.Size
+		c.Pos, c.Size, c.grouped = e.Pos, e.Size, e.Group != 0
 	}
 	return ready, list, nil
 }
 
-func (l *look) isJudged(ref keyspace.Ref) bool {
+// isJudged reports whether a redelivery was judged: in a group that is FIFO as such, for
+// when it was judged as a new message nobody asked for its message group.
+func (l *look) isJudged(ref keyspace.Ref, fifo bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.ready[ref]; ok {
-		return true
+	if _, ok := l.ready[ref]; ok || fifo {
+		return ok
 	}
 	q := &l.queues[ref.Queue]
 	return ref.Offset >= q.from && ref.Offset < q.to
@@ -370,18 +374,18 @@ func (s *Shard) stopped() error {
 }
 
 // keep notes what was judged, and returns how much of it is wanted.
-func (l *look) keep(list []candidate, ready []redelivery) (found int) {
+func (l *look) keep(list []candidate, ready []redelivery, fifo bool) (found int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.judged++
-	kept := make(map[keyspace.Ref]bool, len(ready))
+	kept := make(map[keyspace.Ref]judgement, len(ready))
 	for i := range list {
 		c := &list[i]
 		if c.wanted {
 			found++
 		}
 		if c.again {
-			l.ready[keyspace.Ref{Sub: l.key.sub, Queue: c.Queue, Offset: c.Offset}] = c.wanted
+			l.ready[keyspace.Ref{Sub: l.key.sub, Queue: c.Queue, Offset: c.Offset}] = judgement{c.wanted, c.grouped}
 			continue
 		}
 		q := &l.queues[c.Queue]
@@ -398,19 +402,19 @@ func (l *look) keep(list []candidate, ready []redelivery) (found int) {
 	// The first ones that are not wanted need not be remembered.
 	passed := true
 	for _, r := range ready {
-		want, ok := l.ready[r.ref]
+		v, ok := l.ready[r.ref]
 		if !ok {
 			q := &l.queues[r.ref.Queue]
-			if r.ref.Offset < q.from || r.ref.Offset >= q.to {
+			if fifo || r.ref.Offset < q.from || r.ref.Offset >= q.to {
 				break // forgotten meanwhile
 			}
-			_, want = slices.BinarySearch(q.wanted, r.ref.Offset)
+			_, v.wanted = slices.BinarySearch(q.wanted, r.ref.Offset)
 		}
-		if passed = passed && !want; passed {
+		if passed = passed && !v.wanted && !v.blocks(fifo); passed {
 			l.after = r.seq
 			continue
 		}
-		kept[r.ref] = want
+		kept[r.ref] = v
 	}
 	l.ready = kept
 	l.readyLevel = !l.readyMore

@@ -43,7 +43,7 @@ func TestLiteTopicsAreReceivedToTheirEndsInOrder(t *testing.T) {
 		s := open(t, vfs.NewMem(), mode)
 		defer func() { require.NoError(t, s.Close()) }()
 		subscribe(t, s, "c", mq.LiteReplace, "a", "b")
-		for round := range 500 {
+		for round := range 1000 {
 			go func() {
 				for i := range 5 {
 					for _, name := range []string{"a", "b"} {

@@ -1,7 +1,7 @@
 package shard
 
 import (
-	"fmt"
+	"container/list"
 	"slices"
 	"sync"
 	"time"
@@ -18,19 +18,32 @@ import (
 // A client has a list of those of its lite topics that may have something for it. A receive
 // takes some off the list, then looks, and puts back what it has left. What happens after it
 // took one puts that on the list again, so no lite topic is forgotten.
+//
+// The loop takes the lock with every message of a lite topic. So nothing under it may follow
+// the number of clients or of lite topics, but that of a single client.
 
 // liteSilence is how long a client is known that neither syncs nor receives.
 const liteSilence = 3 * time.Minute
+
+// liteSharers is how many clients of a group may have the same lite topic: each message
+// of it is noted for all of them.
+const liteSharers = 1000
+
+// sweepNames bounds how many lite topics of silent clients are forgotten at a time.
+const sweepNames = 1024
 
 // lites are the subscriptions to lite topics.
 type lites struct {
 	mu      sync.Mutex
 	clients map[liteKey]*liteClient
+	byID    map[string][]*liteClient
+	seen    *list.List // of *liteClient, the one that was silent for longest first
 	names   map[liteName]*liteEntry
-	queues  map[keyspace.Queue]*liteEntry
+	queues  map[mq.TopicID]map[mq.QueueID]*liteEntry
 	waiting map[liteKey][]chan struct{} // receives; each channel has room for one token
 	total   int                         // lite topics of all clients
-	swept   time.Time
+	planned int                         // how many more the syncs under way will add at most
+	begun   uint64                      // syncs, so far
 }
 
 type liteKey struct {
@@ -43,41 +56,82 @@ type liteName struct {
 	name  string
 }
 
-// A liteEntry is a lite topic that somebody wants.
+// A liteEntry is a lite topic that somebody wants, or is about to.
 type liteEntry struct {
 	liteName
-	queue   mq.QueueID // 0: there is none at present
+	queue   mq.QueueID // 0: there is none at present; when the topic was purged, it is gone
 	clients []*liteClient
+	plans   int // syncs under way that add it
 }
 
 // A liteClient is one client of a group with its lite topics.
 type liteClient struct {
 	key     liteKey
-	names   map[string]*liteEntry
-	seen    time.Time
+	names   map[string]liteHold
+	plans   []*litePlan // under way
+	at      time.Time   // when it was seen
+	place   *list.Element
 	version int64
-	// list has what may have something, in order; each once, as listed says.
+	// listed are what may have something; list has them in order, and may have others
+	// and the same again, which are passed over.
 	list   []*liteEntry
 	listed map[*liteEntry]bool
 }
 
+// A liteHold is a lite topic of a client, and the number of the sync that added it.
+type liteHold struct {
+	*liteEntry
+	since uint64
+}
+
 func (l *lites) initLocked() {
 	if l.clients == nil {
-		l.clients, l.names = map[liteKey]*liteClient{}, map[liteName]*liteEntry{}
-		l.queues, l.waiting = map[keyspace.Queue]*liteEntry{}, map[liteKey][]chan struct{}{}
+		l.clients, l.names, l.byID = map[liteKey]*liteClient{}, map[liteName]*liteEntry{}, map[string][]*liteClient{}
+		l.queues, l.waiting, l.seen = map[mq.TopicID]map[mq.QueueID]*liteEntry{}, map[liteKey][]chan struct{}{}, list.New()
 	}
+}
+
+// clientLocked returns the client, which is known from now on.
+func (l *lites) clientLocked(key liteKey) *liteClient {
+	c := l.clients[key]
+	if c == nil {
+		c = &liteClient{key: key, names: map[string]liteHold{}, listed: map[*liteEntry]bool{}}
+		c.place = l.seen.PushBack(c)
+		l.clients[key] = c
+		l.byID[key.client] = append(l.byID[key.client], c)
+	}
+	return c
+}
+
+// sawLocked notes a sign of life.
+func (l *lites) sawLocked(c *liteClient, now time.Time) {
+	c.at = now
+	l.seen.MoveToBack(c.place)
 }
 
 // markLocked puts a lite topic on the client's list, and wakes its receives.
 func (l *lites) markLocked(c *liteClient, e *liteEntry) {
-	if c.names[e.name] != e {
+	c.putLocked(e)
+	l.wakeLocked(c.key)
+}
+
+// putLocked puts one of its lite topics on the client's list.
+func (c *liteClient) putLocked(e *liteEntry) {
+	if c.names[e.name].liteEntry != e || c.listed[e] {
 		return
 	}
-	if !c.listed[e] {
-		c.listed[e] = true
-		c.list = append(c.list, e)
+	if len(c.list) > 2*len(c.listed)+sweepNames {
+		kept := make(map[*liteEntry]bool, len(c.listed))
+		c.list = slices.DeleteFunc(c.list, func(other *liteEntry) bool {
+			if !c.listed[other] || kept[other] {
+				return true
+			}
+			kept[other] = true
+			return false
+		})
 	}
-	l.wakeLocked(c.key)
+	c.listed[e] = true
+	c.list = append(c.list, e)
 }
 
 func (l *lites) wakeLocked(key liteKey) {
@@ -106,14 +160,13 @@ func (l *lites) happened(e *machine.Effects) {
 		return
 	}
 	for _, id := range e.LiteGone {
-		if id.Queue != 0 {
-			l.goneLocked(id)
+		if id.Queue == 0 {
+			delete(l.queues, id.Topic) // a receive that still knows one finds nothing there
 			continue
 		}
-		for other := range l.queues {
-			if other.Topic == id.Topic {
-				l.goneLocked(other)
-			}
+		if entry := l.queues[id.Topic][id.Queue]; entry != nil {
+			l.unmapLocked(entry)
+			entry.queue = 0
 		}
 	}
 	for _, made := range e.LiteMade {
@@ -122,7 +175,7 @@ func (l *lites) happened(e *machine.Effects) {
 		}
 	}
 	for _, ev := range e.Lites {
-		entry := l.queues[keyspace.Queue{Topic: ev.Topic, Queue: ev.Queue}]
+		entry := l.queues[ev.Topic][ev.Queue]
 		if entry == nil {
 			continue
 		}
@@ -134,116 +187,67 @@ func (l *lites) happened(e *machine.Effects) {
 	}
 }
 
-func (l *lites) goneLocked(id keyspace.Queue) {
-	if entry := l.queues[id]; entry != nil {
-		entry.queue = 0
-		delete(l.queues, id)
-	}
-}
-
 // foundLocked notes the queue of a lite topic. Of two the later one has the greater id.
 func (l *lites) foundLocked(e *liteEntry, queue mq.QueueID) {
 	if queue <= e.queue {
 		return
 	}
-	delete(l.queues, keyspace.Queue{Topic: e.topic, Queue: e.queue})
+	l.unmapLocked(e)
 	e.queue = queue
-	l.queues[keyspace.Queue{Topic: e.topic, Queue: queue}] = e
+	of := l.queues[e.topic]
+	if of == nil {
+		of = map[mq.QueueID]*liteEntry{}
+		l.queues[e.topic] = of
+	}
+	of[queue] = e
 }
 
-// add adds names to a client's set, all or none, and returns those that are new to it. With
-// whole the set has no others afterwards.
-func (l *lites) add(key liteKey, r *mq.LiteSync, whole bool, now time.Time) (added []string, lost []mq.LiteLoss, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.initLocked()
-	l.sweepLocked(now)
-	c := l.clients[key]
-	if c == nil {
-		c = &liteClient{key: key, names: map[string]*liteEntry{}, listed: map[*liteEntry]bool{}}
+// unmapLocked undoes foundLocked.
+func (l *lites) unmapLocked(e *liteEntry) {
+	of := l.queues[e.topic]
+	if of[e.queue] != e {
+		return
 	}
-	if whole && r.Version > 0 && r.Version < c.version {
-		c.seen = now
-		return nil, nil, nil // it was overtaken
+	if delete(of, e.queue); len(of) == 0 {
+		delete(l.queues, e.topic)
 	}
-	wanted := map[string]bool{}
-	for _, name := range r.Names {
-		if wanted[name] {
-			continue
-		}
-		wanted[name] = true
-		if c.names[name] == nil {
-			added = append(added, name)
-		}
-	}
-	var removed []string
-	if whole {
-		for name := range c.names {
-			if !wanted[name] {
-				removed = append(removed, name)
-			}
-		}
-	}
-	more := len(added) - len(removed)
-	if n := len(c.names) + more; more > 0 && r.ClientQuota > 0 && n > r.ClientQuota {
-		return nil, nil, fmt.Errorf("client %q would have %d lite topics, the limit is %d: %w", mq.Shorten(key.client), n, r.ClientQuota, mq.ErrLiteSubscriptionQuota)
-	}
-	if n := l.total + more; more > 0 && r.TotalQuota > 0 && n > r.TotalQuota {
-		return nil, nil, fmt.Errorf("all clients would have %d lite topics, the limit is %d: %w", n, r.TotalQuota, mq.ErrLiteSubscriptionQuota)
-	}
-	l.clients[key] = c
-	c.seen, c.version = now, max(c.version, r.Version)
-	for _, name := range removed {
-		l.removeLocked(c, name)
-	}
-	for _, name := range added {
-		id := liteName{key.sub.Topic, name}
-		e := l.names[id]
-		if e == nil {
-			e = &liteEntry{liteName: id}
-			l.names[id] = e
-		}
-		if r.Exclusive {
-			for _, other := range slices.Clone(e.clients) {
-				if other.key.sub == key.sub {
-					l.removeLocked(other, name)
-					lost = append(lost, mq.LiteLoss{Client: other.key.client, Topic: key.sub.Topic, Group: key.sub.Group, Name: name})
-				}
-			}
-			l.names[id] = e // the last client of it may just have gone
-			if e.queue != 0 {
-				l.queues[keyspace.Queue{Topic: e.topic, Queue: e.queue}] = e
-			}
-		}
-		c.names[name] = e
-		e.clients = append(e.clients, c)
-		l.total++
-	}
-	return added, lost, nil
 }
 
-// resolve notes the queues of names of a client, and puts them on its list.
-func (l *lites) resolve(key liteKey, names []string, queues []mq.QueueID) {
+// entryLocked returns the lite topic, which is known from now on.
+func (l *lites) entryLocked(id liteName) *liteEntry {
+	e := l.names[id]
+	if e == nil {
+		e = &liteEntry{liteName: id}
+		l.names[id] = e
+	}
+	return e
+}
+
+// unusedLocked forgets a lite topic that nobody wants.
+func (l *lites) unusedLocked(e *liteEntry) {
+	if len(e.clients) == 0 && e.plans == 0 {
+		l.unmapLocked(e)
+		delete(l.names, e.liteName)
+	}
+}
+
+// remove takes names out of a client's set; with all, the whole set, and the client is gone.
+func (l *lites) remove(key liteKey, names []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.clients[key]
 	if c == nil {
 		return
 	}
-	for i, name := range names {
-		if e := c.names[name]; e != nil {
-			l.foundLocked(e, queues[i])
-			l.markLocked(c, e)
-		}
+	if all {
+		l.dropLocked(c)
+		return
 	}
-}
-
-// remove takes names out of a client's set; with all, the whole set.
-func (l *lites) remove(key liteKey, names []string, all bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c := l.clients[key]; c != nil {
-		l.dropLocked(c, names, all)
+	for _, name := range names {
+		l.removeLocked(c, name)
+		for _, p := range c.plans {
+			l.forgetLocked(p, name)
+		}
 	}
 }
 
@@ -251,55 +255,59 @@ func (l *lites) remove(key liteKey, names []string, all bool) {
 func (l *lites) leave(client string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key, c := range l.clients {
-		if key.client == client {
-			l.dropLocked(c, nil, true)
-		}
+	for _, c := range slices.Clone(l.byID[client]) {
+		l.dropLocked(c)
 	}
 }
 
-func (l *lites) dropLocked(c *liteClient, names []string, all bool) {
-	if all {
-		for name := range c.names {
-			l.removeLocked(c, name)
-		}
-		delete(l.clients, c.key)
-		return
-	}
-	for _, name := range names {
+// dropLocked forgets a client. What its syncs under way were to add is not added.
+func (l *lites) dropLocked(c *liteClient) {
+	for name := range c.names {
 		l.removeLocked(c, name)
+	}
+	delete(l.clients, c.key)
+	l.seen.Remove(c.place)
+	of := slices.DeleteFunc(l.byID[c.key.client], func(other *liteClient) bool { return other == c })
+	if l.byID[c.key.client] = of; len(of) == 0 {
+		delete(l.byID, c.key.client)
 	}
 }
 
 func (l *lites) removeLocked(c *liteClient, name string) {
-	e := c.names[name]
+	e := c.names[name].liteEntry
 	if e == nil {
 		return
 	}
 	delete(c.names, name)
+	delete(c.listed, e)
 	l.total--
-	if c.listed[e] {
-		delete(c.listed, e)
-		c.list = slices.DeleteFunc(c.list, func(other *liteEntry) bool { return other == e })
-	}
 	e.clients = slices.DeleteFunc(e.clients, func(other *liteClient) bool { return other == c })
-	if len(e.clients) == 0 {
-		delete(l.names, e.liteName)
-		delete(l.queues, keyspace.Queue{Topic: e.topic, Queue: e.queue})
-	}
+	l.unusedLocked(e)
 }
 
-// sweepLocked forgets clients that were silent for long.
-func (l *lites) sweepLocked(now time.Time) {
-	if now.Sub(l.swept) < liteSilence/3 {
-		return
-	}
-	l.swept = now
-	for key, c := range l.clients {
-		if now.Sub(c.seen) > liteSilence && len(l.waiting[key]) == 0 {
-			l.dropLocked(c, nil, true)
+// sweep forgets some of the clients that were silent for long, and reports whether there
+// may be more of them.
+func (l *lites) sweep(now time.Time) (more bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.initLocked()
+	for n := 0; n < sweepNames; n++ {
+		front := l.seen.Front()
+		if front == nil {
+			return false
 		}
+		c, ok := front.Value.(*liteClient)
+		if !ok || now.Sub(c.at) <= liteSilence {
+			return false
+		}
+		if len(l.waiting[c.key]) > 0 || len(c.plans) > 0 {
+			l.sawLocked(c, now)
+			continue
+		}
+		n += len(c.names)
+		l.dropLocked(c)
 	}
+	return true
 }
 
 // wait registers a receive of the client.
@@ -319,8 +327,8 @@ func (l *lites) unwait(key liteKey, c chan struct{}) {
 		delete(l.waiting, key)
 	}
 	if client := l.clients[key]; client != nil {
-		client.seen = time.Now()
-		if len(client.list) > 0 {
+		l.sawLocked(client, time.Now())
+		if len(client.listed) > 0 {
 			l.wakeLocked(key) // it may have had the token for them
 		}
 	}
@@ -338,6 +346,9 @@ func (l *lites) take(key liteKey, n int) (entries []*liteEntry, queues []mq.Queu
 		e := c.list[0]
 		c.list[0] = nil
 		c.list = c.list[1:]
+		if !c.listed[e] {
+			continue
+		}
 		delete(c.listed, e)
 		if e.queue != 0 {
 			entries, queues = append(entries, e), append(queues, e.queue)
@@ -356,17 +367,28 @@ func (l *lites) putBack(key liteKey, entries []*liteEntry, queues []mq.QueueID, 
 		return
 	}
 	for _, e := range entries {
-		if (all || slices.Contains(queues, e.queue)) && c.names[e.name] == e && !c.listed[e] {
-			c.listed[e] = true
-			c.list = append(c.list, e)
+		if all || slices.Contains(queues, e.queue) {
+			c.putLocked(e)
 		}
 	}
 }
 
-// some reports whether there is something on the client's list.
-func (l *lites) some(key liteKey) bool {
+// count returns how many clients there are, and lite topics of all of them.
+func (l *lites) count() (clients, names int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.clients[key]
-	return c != nil && len(c.list) > 0
+	return len(l.clients), l.total
+}
+
+// use returns how many lite topics a client has or is about to get, and how many all have.
+func (l *lites) use(key liteKey) (client, all int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.clients[key]; c != nil {
+		client = len(c.names)
+		for _, p := range c.plans {
+			client += p.own
+		}
+	}
+	return client, l.total + l.planned
 }

@@ -67,7 +67,7 @@ type look struct {
 	version uint64 // of the group
 	queues  []judgedQueue
 	// ready are the redeliveries behind after that were judged.
-	ready map[keyspace.Ref]bool
+	ready map[keyspace.Ref]judgement
 	after uint64
 	// asked counts the outlooks asked for, judged the slices, pops what popped was told.
 	asked, judged, pops uint64
@@ -83,6 +83,16 @@ type look struct {
 	first                 int       // the queue to begin with
 	fruitless             time.Time // when a look at new messages ended that found none wanted
 }
+
+// A judgement is what was found of a redelivery.
+type judgement struct {
+	wanted  bool
+	grouped bool // it is of a message group
+}
+
+// blocks reports whether the redelivery is not wanted and keeps others waiting for it,
+// which is so in a group that is FIFO. A pop that is told so settles it.
+func (v judgement) blocks(fifo bool) bool { return fifo && v.grouped && !v.wanted }
 
 // A judgedQueue is the part of a queue that was judged.
 type judgedQueue struct {
@@ -100,7 +110,7 @@ func (ls *looks) enter(sub keyspace.Sub, filter mq.Filter) wish {
 		if ls.by == nil {
 			ls.by, ls.of = map[listKey]*look{}, map[keyspace.Sub][]*look{}
 		}
-		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]bool{}, urgent: make(chan struct{}, 1), sent: time.Now()}
+		l = &look{key: key, filter: filter, looking: make(chan struct{}, 1), ready: map[keyspace.Ref]judgement{}, urgent: make(chan struct{}, 1), sent: time.Now()}
 		ls.by[key], ls.of[sub] = l, append(ls.of[sub], l)
 	}
 	l.users++
@@ -190,8 +200,8 @@ func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 			ranges++
 		}
 	}
-	for _, want := range l.ready {
-		if want {
+	for _, v := range l.ready {
+		if v.wanted || v.blocks(r.Group.FIFO) {
 			wanted++
 		}
 	}
@@ -218,12 +228,15 @@ func (l *look) offer(r *mq.Receive, few bool) (o offer, due bool) {
 		j.Wanted = slices.Clone(j.Wanted)
 		o.judged = append(o.judged, j)
 	}
-	for ref, want := range l.ready {
+	for ref, v := range l.ready {
+		if v.blocks(r.Group.FIFO) {
+			delete(l.ready, ref) // what the pop leaves of them is looked at again
+		}
 		if q := &l.queues[ref.Queue]; ref.Offset >= q.from && ref.Offset < q.to {
 			continue // judged there
 		}
 		j := command.JudgedRange{Queue: ref.Queue, From: ref.Offset, To: ref.Offset + 1}
-		if want {
+		if v.wanted {
 			j.Wanted = []mq.QueueOffset{ref.Offset}
 		}
 		o.judged = append(o.judged, j)
@@ -250,6 +263,13 @@ func (l *look) passing(pause time.Duration) (o offer, due bool) {
 	}
 	o.after = l.readyLast
 	return o, len(o.judged) > 0
+}
+
+// nothing returns an offer of no message.
+func (l *look) nothing() offer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return offer{after: l.readyLast}
 }
 
 // passed forgets what the group was carried past.
@@ -317,6 +337,12 @@ func (l *look) moment() uint64 {
 // popJudged asks for messages that the filter wants until there are some, everything was
 // looked at, or the time is over.
 func (s *Shard) popJudged(ctx context.Context, r mq.Receive, l *look, end time.Time) (haul, error) {
+	if r.Group.FIFO && r.Attempt != "" {
+		// What is left of an earlier delivery needs no judging.
+		if got, _, err := s.choose(ctx, r, l.nothing()); err != nil || len(got.popped) > 0 {
+			return got, err
+		}
+	}
 	since, full, all := l.moment(), false, false
 	// By priority, what was judged ahead may come behind what nobody has looked at yet.
 	byPriority := orderOf(&r) == command.PriorityOrder
@@ -371,7 +397,7 @@ func (s *Shard) choose(ctx context.Context, r mq.Receive, o offer) (got haul, un
 			return haul{}, false, err
 		}
 		<-req.done // also when ctx ends: what it leases must be given back
-		got.popped, got.popID = append([]machine.Popped(nil), req.res.Popped...), mq.PopID(req.pop.Time)
+		got.popped, got.popID = append([]machine.Popped(nil), req.res.Popped...), req.res.PopID
 		got.more, got.left, got.full = req.res.More, req.res.Left, got.full || req.res.Full
 		unjudged, err = unjudged || req.res.Unjudged, req.err
 		o.after = req.res.After
@@ -392,6 +418,7 @@ func (s *Shard) moveOn(ctx context.Context, r mq.Receive, l *look, pause time.Du
 	if !due {
 		return nil
 	}
+	r.Attempt = "" // nobody waits for messages
 	_, _, err := s.choose(ctx, r, o)
 	if err == nil {
 		l.passed(o)

@@ -178,6 +178,7 @@ func (s *Shard) turn(rd *round) error {
 	if err := s.stageExpire(rd, now); err != nil {
 		return err
 	}
+	s.stageForget(rd, now)
 	for i, r := range rd.requests {
 		if r.query != nil {
 			continue // after the commands
@@ -236,6 +237,23 @@ func (s *Shard) stageExpire(rd *round, now int64) (err error) {
 	return nil
 }
 
+// forgetPause lies between two lines of the log about what was forgotten.
+const forgetPause = time.Minute
+
+// stageForget makes the machine forget a part of what topics were sent lately when that
+// takes more memory than it may.
+func (s *Shard) stageForget(rd *round, now int64) {
+	bytes, first := s.machine.KnownBytes()
+	if bytes <= s.opts.KnownBytes {
+		return
+	}
+	if s.forgotten == 0 || now-s.forgotten > int64(forgetPause) {
+		s.forgotten = now
+		s.logger.Warn("what was sent is forgotten before the dedup window is over: it takes too much memory", "bytes", bytes, "limit", s.opts.KnownBytes)
+	}
+	s.stage(rd, nil, command.KindForget, &command.Forget{Time: s.clock.now(), Minute: first + 1})
+}
+
 // expiry is what the loop knows of the ends of leases.
 type expiry struct {
 	cost  time.Duration // of one, lately
@@ -289,6 +307,7 @@ func (s *Shard) commit(rd *round) error {
 	s.stats.position.Store(s.machine.Pos())
 	s.stats.timed.Store(s.machine.PendingIn(keyspace.Timed))
 	s.stats.halves(s.machine)
+	s.stats.knows(s.machine)
 	s.stages.end(StageApply, s.clock.peek())
 	return nil
 }
@@ -354,8 +373,11 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 // lookFirst reports whether the pop could change anything. When it could not, the
 // look is the answer, and nothing is written.
 func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
-	if r.kind == command.KindLitePop {
+	if r.isLitePop() {
 		return s.machine.LitePoppable(&r.litePop)
+	}
+	if s.held[keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}] > 0 {
+		return false, nil
 	}
 	look, err := s.machine.Look(&r.pop)
 	if err != nil {

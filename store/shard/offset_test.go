@@ -1,6 +1,8 @@
 package shard_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
+	"github.com/perigee-mq/perigee/store/commitlog"
 	"github.com/perigee-mq/perigee/store/machine"
 	"github.com/perigee-mq/perigee/store/shard"
 )
@@ -138,4 +142,154 @@ func TestOffsetsThatWereSetSurviveARestart(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, list[1].Known)
 	})
+}
+
+// blockedGroup returns a group of which as many messages wait for the first one, which is
+// under lease, and others are under lease in another queue.
+func blockedGroup(t *testing.T, s *shard.Shard, topic *mq.Topic, blocked int) *mq.Group {
+	t.Helper()
+	group := orderedGroup()
+	for i := 0; i < blocked; {
+		var msgs []*mq.Message
+		for ; i < blocked && len(msgs) < 500; i++ {
+			msgs = append(msgs, inGroup(fmt.Sprint(i), "a"))
+		}
+		send(t, s, topic, 0, msgs...)
+	}
+	send(t, s, topic, 1, inGroup("other", "b"), inGroup("another", "c"))
+	require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: time.Hour}), 1)
+	for {
+		b := backlog(t, s, group)
+		if b.Ready == 0 {
+			return group
+		}
+		receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: time.Hour})
+	}
+}
+
+// records calls fn for each command of the log.
+func records(t *testing.T, fs vfs.FS, fn func(kind command.Kind, payload []byte)) {
+	t.Helper()
+	log, err := commitlog.Open(commitlog.Options{FS: fs, Dir: shard.LogDir(fs, "shard"), SegmentSize: 1 << 20, ZeroFill: -1})
+	require.NoError(t, err)
+	require.NoError(t, log.Scan(log.Segments()[0].Base, func(rec commitlog.Record) error {
+		fn(command.Kind(rec.Kind), rec.Payload)
+		return nil
+	}))
+	require.NoError(t, log.Close())
+}
+
+func TestAGroupWithManyDeliveriesIsSetInSmallCommands(t *testing.T) {
+	const blocked = 5000
+	for name, to := range map[string]mq.QueueOffset{"back": 0, "on": blocked, "to the middle": 2500} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := vfs.NewMem()
+				s := open(t, fs, shard.FlushAsync)
+				topic := topicOf(2)
+				group := blockedGroup(t, s, topic, blocked)
+				waiting := make(chan []mq.Delivery, 1)
+				go func() { waiting <- receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 3, Wait: time.Hour}) }()
+				synctest.Wait()
+				dropped, err := s.SetOffset(t.Context(), mq.OffsetSet{
+					Topic: topic, Group: group, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{0: to, 1: 2},
+				})
+				require.NoError(t, err)
+				require.Equal(t, blocked+2, dropped)
+				require.Equal(t, mq.Backlog{Topic: topic.ID, Ready: int64(blocked - to)}, settleAll(t, s, topic, group, waiting))
+				require.NoError(t, s.Close())
+				n := 0
+				records(t, fs, func(kind command.Kind, payload []byte) {
+					if kind == command.KindEndDeliveries {
+						c, err := command.DecodeEndDeliveries(payload)
+						require.NoError(t, err)
+						require.LessOrEqual(t, c.Limit, uint32(1000))
+						n++
+					}
+				})
+				require.GreaterOrEqual(t, n, blocked/1000)
+			})
+		})
+	}
+}
+
+// settleAll sends one message, for which a receive waits that may have got others by now,
+// and returns the backlog of what was there before.
+func settleAll(t *testing.T, s *shard.Shard, topic *mq.Topic, group *mq.Group, waiting chan []mq.Delivery) mq.Backlog {
+	t.Helper()
+	synctest.Wait()
+	if len(waiting) == 0 {
+		b := backlog(t, s, group)
+		send(t, s, topic, 1, inGroup("last", "z"))
+		require.Equal(t, []string{"last"}, ids(<-waiting))
+		return b
+	}
+	got := <-waiting
+	for _, d := range got {
+		require.Equal(t, mq.Attempt(1), d.Lease.Attempt)
+	}
+	b := backlog(t, s, group)
+	b.Ready += b.InFlight
+	b.InFlight = 0
+	return b
+}
+
+// Whoever asked may go away on the way: then the group is between its places, has lost
+// nothing, and goes on.
+func TestAResetThatIsLeftOnTheWayLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, vfs.NewMem(), shard.FlushAsync)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic := topicOf(2)
+		const blocked = 5000
+		group := blockedGroup(t, s, topic, blocked)
+		ctx := &endsAfter{Context: context.Background(), calls: 3, done: make(chan struct{})}
+		_, err := s.SetOffset(ctx, mq.OffsetSet{Topic: topic, Group: group, Drop: true, Offsets: map[mq.QueueID]mq.QueueOffset{0: 0}})
+		require.ErrorIs(t, err, context.Canceled)
+		b := backlog(t, s, group)
+		require.Positive(t, b.Ready)
+		require.Less(t, b.Ready, int64(blocked))
+		require.EqualValues(t, blocked+2, b.Ready+b.Blocked+b.InFlight)
+		time.Sleep(2 * time.Hour)
+		var got []string
+		for {
+			list := receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 500})
+			if len(list) == 0 {
+				break
+			}
+			leases := make([]mq.Lease, len(list))
+			for i, d := range list {
+				leases[i] = d.Lease
+				if d.Group == "a" {
+					got = append(got, d.ID)
+				}
+			}
+			ackAll(t, s, leases)
+		}
+		require.Len(t, got, blocked)
+		for i, id := range got {
+			require.Equal(t, fmt.Sprint(i), id)
+		}
+	})
+}
+
+// An endsAfter ends when it was asked so often whether it has.
+type endsAfter struct {
+	context.Context
+	calls int
+	done  chan struct{}
+}
+
+func (c *endsAfter) Done() <-chan struct{} {
+	if c.calls--; c.calls == 0 {
+		close(c.done)
+	}
+	return c.done
+}
+
+func (c *endsAfter) Err() error {
+	if c.calls <= 0 {
+		return context.Canceled
+	}
+	return nil
 }

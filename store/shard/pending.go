@@ -171,32 +171,7 @@ func errTrimmed(err error) bool { return errors.Is(err, commitlog.ErrTrimmed) }
 
 // sweepPending forgets what became of pending messages, when its time has come, and
 // drops those of deleted topics. It does so in small commands: there may be millions.
-func (s *Shard) sweepPending() {
-	timer := time.NewTimer(0) // what was left from before the start
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.closing:
-			return
-		case <-s.failed:
-			return
-		case <-s.sweep.wake:
-		case <-timer.C:
-		}
-		wait, err := s.sweepOnce()
-		switch {
-		case errors.Is(err, mq.ErrStopped):
-			return
-		case err != nil:
-			s.fail(err)
-			return
-		case wait == math.MaxInt64:
-			timer.Stop()
-		default:
-			timer.Reset(wait)
-		}
-	}
-}
+func (s *Shard) sweepPending() { s.background(s.sweep.wake, s.sweepOnce) }
 
 // sweep is what the loop and the goroutine of sweepPending share.
 type sweep struct {

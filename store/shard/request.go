@@ -34,8 +34,9 @@ type request struct {
 	pendingChange command.PendingChange
 	drop          command.Drop
 	setOffset     command.SetOffset
+	endDeliveries command.EndDeliveries
 	liteSub       command.LiteSubscribe
-	litePop       command.LitePop
+	litePop       command.LiteAttempt // of a lite-pop, too
 	liteExpire    command.LiteExpire
 	liteTrim      command.LiteTrim
 
@@ -72,7 +73,12 @@ func (r *request) answer(err error) {
 
 // isPop reports whether r is a receive.
 func (r *request) isPop() bool {
-	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect || r.kind == command.KindLitePop
+	return r.kind == command.KindPop || r.kind == command.KindPopLimited || r.kind == command.KindPopSelect || r.isLitePop()
+}
+
+// isLitePop reports whether r is a receive from lite topics.
+func (r *request) isLitePop() bool {
+	return r.kind == command.KindLitePop || r.kind == command.KindLiteAttempt
 }
 
 // givesBack reports whether r does nothing but give messages back.
@@ -119,7 +125,7 @@ func (r *request) size() int64 {
 		n += len(r.checked.Refs) * checkRefSize
 	case command.KindLiteSubscribe:
 		n = r.liteSub.Size()
-	case command.KindLitePop:
+	case command.KindLitePop, command.KindLiteAttempt:
 		n = r.litePop.Size()
 	case command.KindTrim:
 		n += len(r.trim.Queues) * queueTrimSize
@@ -178,10 +184,16 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindSetOffset:
 		r.setOffset.Time = now
 		return &r.setOffset
+	case command.KindEndDeliveries:
+		r.endDeliveries.Time = now
+		return &r.endDeliveries
 	case command.KindLiteSubscribe:
 		r.liteSub.Time = now
 		return &r.liteSub
 	case command.KindLitePop:
+		r.litePop.Time = now
+		return &r.litePop.LitePop
+	case command.KindLiteAttempt:
 		r.litePop.Time = now
 		return &r.litePop
 	case command.KindLiteExpire:

@@ -48,6 +48,8 @@ type retained struct {
 	floor   commitlog.Pos
 	held    bool
 	floored int64 // when that was found
+	// liteLow is a log position below which its lite topics have nothing.
+	liteLow uint64
 	// pending: deliveries keep something that is below the beginnings of its queues.
 	pending bool
 	// abandoned has messages that wait to be delivered again and are past every time.

@@ -124,7 +124,8 @@ func (s *Shard) admit(kind command.Kind) error {
 		limit, what = m.refuse, "sends"
 	case command.KindTopic:
 		limit, what = m.refuse, "new topics and groups"
-	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter, command.KindLiteSubscribe, command.KindLitePop:
+	case command.KindPop, command.KindPopLimited, command.KindPopSelect, command.KindDeadLetter, command.KindLiteSubscribe,
+		command.KindLitePop, command.KindLiteAttempt:
 		limit, what = m.reserve, "receives"
 	case command.KindEndTransaction:
 		limit, what = m.reserve, "ends of transactions"

@@ -296,9 +296,12 @@ func (t *trimming) settle(v *machine.View, now int64) error {
 // findFloor notes the position of the first entry that the queues keep.
 func (t *retained) findFloor(v *machine.View, queues []keyspace.Ends, kept []mq.QueueOffset, now int64) error {
 	t.floor, t.held, t.floored = commitlog.Pos(v.State.Pos), false, now
-	lite, err := v.LiteOldest(t.id)
+	lite, err := v.LiteOldest(t.id, t.liteLow)
 	if err != nil {
 		return err
+	}
+	if lite.Found {
+		t.liteLow = lite.Pos
 	}
 	if lite.Found && commitlog.Pos(lite.Pos) < t.floor {
 		t.floor, t.held = commitlog.Pos(lite.Pos), true

@@ -24,6 +24,7 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
+	"github.com/perigee-mq/perigee/store/keyspace"
 	"github.com/perigee-mq/perigee/store/machine"
 )
 
@@ -63,6 +64,10 @@ type Options struct {
 	// QueueBytes bounds the messages of the appends that wait for the loop or are
 	// in it: 256 MiB by default. More are refused.
 	QueueBytes int64
+	// KnownBytes bounds the memory for what is known to have been sent within the Dedup
+	// windows of topics: 128 MiB by default. What takes more is forgotten before its time,
+	// that first which would be forgotten next.
+	KnownBytes int64
 	// Wall is the wall clock: time.Now by default. Delayed messages are delivered by it;
 	// everything else goes by a clock that no step of it moves.
 	Wall func() time.Time
@@ -122,6 +127,9 @@ func (o Options) withDefaults() Options {
 	if o.QueueBytes == 0 {
 		o.QueueBytes = 256 << 20
 	}
+	if o.KnownBytes == 0 {
+		o.KnownBytes = 128 << 20
+	}
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
@@ -149,6 +157,9 @@ type Shard struct {
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
 	crowded    bool          // the views have half of what they may on its way to disk; the loop's alone
 	expiry     expiry        // the loop's alone
+	// held has the groups and topics whose pops get nothing for now; the loop's alone.
+	held      map[keyspace.Sub]int
+	forgotten int64 // when it was told that something was forgotten before its time; the loop's alone
 
 	requests chan *request
 	queued   atomic.Int64 // bytes of the appends in requests and in the loop
@@ -213,6 +224,7 @@ func Open(opts Options) (*Shard, error) {
 		sweep:      sweep{wake: make(chan struct{}, 1)},
 		asking:     asking{giveUp: make(chan struct{}, 1)},
 		scarce:     make(chan struct{}, 1),
+		held:       map[keyspace.Sub]int{},
 		stop:       make(chan struct{}),
 		failed:     make(chan struct{}),
 	}

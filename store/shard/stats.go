@@ -15,7 +15,8 @@ import (
 type stats struct {
 	syncs, records                  atomic.Uint64
 	appended, appendedBytes         atomic.Uint64
-	repeated                        atomic.Uint64
+	repeated, forgotten             atomic.Uint64
+	known                           atomic.Int64
 	delivered, redelivered, settled atomic.Uint64
 	refused, expired, deadLettered  atomic.Uint64
 	unreadable, lost                atomic.Uint64
@@ -34,6 +35,13 @@ func (st *stats) open(m *machine.Machine, maxSeries int) {
 	st.position.Store(m.State().Pos)
 	st.timed.Store(m.PendingIn(keyspace.Timed))
 	st.halves(m)
+	st.knows(m)
+}
+
+// knows notes how much memory it takes to know what was sent.
+func (st *stats) knows(m *machine.Machine) {
+	bytes, _ := m.KnownBytes()
+	st.known.Store(bytes)
 }
 
 // halves notes how many half messages wait for the end of their transaction.
@@ -45,6 +53,10 @@ func (st *stats) halves(m *machine.Machine) {
 // applied counts one command. r is nil for commands that nobody waits for.
 func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 	st.records.Add(1)
+	if kind == command.KindLiteTrim || kind == command.KindLiteExpire {
+		st.trimmed.Add(res.Trimmed)
+	}
+	st.forgotten.Add(uint64(res.Forgotten))
 	if r == nil || r.internal {
 		return
 	}
@@ -63,7 +75,7 @@ func (st *stats) applied(kind command.Kind, res *machine.Result, r *request) {
 		if repeated > 0 {
 			st.repeated.Add(uint64(repeated))
 		}
-	case command.KindLitePop:
+	case command.KindLitePop, command.KindLiteAttempt:
 		st.popped(keyspace.Sub{Group: r.litePop.Group, Topic: r.litePop.Topic}, res)
 	case command.KindPop, command.KindPopLimited, command.KindPopSelect:
 		st.popped(keyspace.Sub{Group: r.pop.Group, Topic: r.pop.Topic}, res)
@@ -176,6 +188,8 @@ func (st *stats) failedRead(id keyspace.Sub) {
 type Stats struct {
 	Appended, AppendedBytes uint64 // messages sent, and the bytes of their bodies
 	Repeated                uint64 // messages sent again, and not stored again
+	Forgotten               uint64 // messages that were forgotten before a send that repeats them would be
+	KnownBytes              int64  // of memory for what repeats are known by
 	Delivered, Redelivered  uint64 // messages; the first includes the second
 	Pulled                  uint64 // messages read without a lease
 	Settled, Refused        uint64 // acknowledgements by their answer
@@ -210,6 +224,7 @@ type Stats struct {
 	DiskUsed, DiskCapacity, DiskRefuse uint64
 	Records, Syncs                     uint64 // log records written, and syncs of the log
 	Waiting                            int    // receives and pulls that wait
+	LiteClients, LiteSubscriptions     int    // clients of lite topics, and lite topics of all of them
 	Woken                              uint64 // of them told to look again
 	Queued                             int    // requests that wait for the loop
 	LogFirst, LogAppended              uint64 // positions in the log
@@ -226,6 +241,7 @@ func (s *Shard) Stats() Stats {
 	waiting, woken := s.waiters.count()
 	pulls, pullsWoken := s.pulls.count()
 	waiting, woken = waiting+pulls, woken+pullsWoken
+	liteClients, liteSubscriptions := s.lites.count()
 	disk := s.disk.Load()
 	if disk == nil {
 		disk = &diskUse{}
@@ -234,8 +250,10 @@ func (s *Shard) Stats() Stats {
 		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(), NotRemoved: st.notRemoved.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
+		Forgotten: st.forgotten.Load(), KnownBytes: st.known.Load(),
 		Delivered: st.delivered.Load(), Redelivered: st.redelivered.Load(),
-		Pulled:  st.pulled.Load(),
+		Pulled:      st.pulled.Load(),
+		LiteClients: liteClients, LiteSubscriptions: liteSubscriptions,
 		Settled: st.settled.Load(), Refused: st.refused.Load(),
 		Expired: st.expired.Load(), DeadLettered: st.deadLettered.Load(),
 		Unreadable: st.unreadable.Load(), Lost: st.lost.Load(),
@@ -309,7 +327,8 @@ type GroupCounts struct {
 type TopicRow struct {
 	Topic mq.Resource
 	TopicCounts
-	Stored int64 // messages in its queues
+	Stored int64 // messages in its queues and lite topics
+	Lites  int64 // lite topics
 	Timed  int64 // delayed messages that wait for their time
 	// Half messages wait for the end of their transaction, GivenUp ones for an operator.
 	Half, GivenUp int64
@@ -320,6 +339,8 @@ type GroupRow struct {
 	Group, Topic mq.Resource
 	GroupCounts
 	machine.SubStatus
+	// Lites have messages that the group was never given.
+	Lites int64
 	// Oldest is the age in nanoseconds of the oldest message that the group was
 	// never given; 0 without one.
 	Oldest int64

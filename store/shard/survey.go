@@ -40,24 +40,30 @@ func (s *Shard) Survey(ctx context.Context) (Survey, error) {
 		OtherTopics: TopicRow{TopicCounts: s.stats.series.otherTopics.load()},
 		OtherGroups: GroupRow{GroupCounts: s.stats.series.otherSubs.load()},
 	}
-	if err := s.surveyTopics(ctx, &v); err != nil {
+	waiting := liteSurvey{}
+	if err := s.surveyTopics(ctx, &v, waiting); err != nil {
 		return v, err
 	}
-	return v, s.surveyGroups(ctx, &v)
+	return v, s.surveyGroups(ctx, &v, waiting)
 }
 
-func (s *Shard) surveyTopics(ctx context.Context, v *Survey) error {
+func (s *Shard) surveyTopics(ctx context.Context, v *Survey, waiting liteSurvey) error {
 	after, end := keyspace.TopicKeys()
 	for {
-		var ids []mq.TopicID
+		var ids, lites []mq.TopicID
 		err := s.page(&after, end, func(_, value []byte) error {
 			c, err := command.DecodeTopic(value)
 			ids = append(ids, c.ID)
+			if has, lookErr := machine.HasLites(s.db, c.ID); has || lookErr != nil {
+				lites = append(lites, c.ID)
+				err = errors.Join(err, lookErr)
+			}
 			return err
 		})
 		if err != nil || len(ids) == 0 {
 			return err
 		}
+		rows := map[mq.TopicID]int{} // in v.Topics; those that are missing are in the rest
 		err = s.inTurns(ctx, len(ids), func(m *machine.Machine, i int) error {
 			stored, found, err := m.Stored(ids[i])
 			if err != nil || !found {
@@ -75,16 +81,26 @@ func (s *Shard) surveyTopics(ctx context.Context, v *Survey) error {
 				return nil
 			}
 			name, _ := m.TopicName(ids[i])
+			rows[ids[i]] = len(v.Topics)
 			v.Topics = append(v.Topics, TopicRow{Topic: name, TopicCounts: c.load(), Stored: stored, Timed: timed, Half: half, GivenUp: givenUp})
 			return nil
 		})
 		if err != nil {
 			return err
 		}
+		for _, id := range lites {
+			row := &v.OtherTopics
+			if i, own := rows[id]; own {
+				row = &v.Topics[i]
+			}
+			if err := s.surveyLites(ctx, id, row, waiting); err != nil {
+				return err
+			}
+		}
 	}
 }
 
-func (s *Shard) surveyGroups(ctx context.Context, v *Survey) error {
+func (s *Shard) surveyGroups(ctx context.Context, v *Survey, waiting liteSurvey) error {
 	after, end := keyspace.SubKeys()
 	var heads []machine.Head
 	type headsOf struct {
@@ -113,11 +129,13 @@ func (s *Shard) surveyGroups(ctx context.Context, v *Survey) error {
 			if c == &s.stats.series.otherSubs {
 				v.GroupsDropped++
 				v.OtherGroups.add(row.SubStatus)
+				v.OtherGroups.addLites(waiting[ids[i]])
 				list = append(list, headsOf{-1, len(heads)})
 				return nil
 			}
 			row.GroupCounts = c.load()
 			row.Group, row.Topic, _ = m.SubNames(ids[i])
+			row.addLites(waiting[ids[i]])
 			list = append(list, headsOf{len(v.Groups), len(heads)})
 			v.Groups = append(v.Groups, row)
 			return nil
@@ -148,6 +166,13 @@ func (r *GroupRow) add(st machine.SubStatus) {
 	r.Retrying += st.Retrying
 	r.UsedUp += st.UsedUp
 	r.Blocked += st.Blocked
+}
+
+// addLites adds what lite topics have for the group.
+func (r *GroupRow) addLites(w mq.LiteWaiting) {
+	r.New += w.Messages
+	r.Lites += w.Topics
+	r.Oldest = max(r.Oldest, w.Age)
 }
 
 // page calls fn for the next keys and values of the views from *after on to before

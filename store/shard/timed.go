@@ -85,38 +85,18 @@ type timedDelivery struct {
 // delivered is tried again later and never holds up the others.
 func (s *Shard) deliverTimed() {
 	d := &timedDelivery{s: s, stuck: map[mq.PendingID]stuckLetter{}}
-	timer := time.NewTimer(0) // what was due before the start
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.closing:
-			return
-		case <-s.failed:
-			return
-		case <-s.timed.wake:
-		case <-timer.C:
-		}
+	s.background(s.timed.wake, func() (time.Duration, error) {
 		wait, err := d.pass()
-		switch {
-		case errors.Is(err, mq.ErrStopped):
-			return
-		case errors.Is(err, mq.ErrStoreFull):
+		if errors.Is(err, mq.ErrStoreFull) {
 			if !d.full {
 				s.logger.Warn("delayed messages wait for room on the disk", "error", err)
 			}
-			d.full, wait = true, retryFull
-		case err != nil:
-			s.fail(err)
-			return
-		default:
-			d.full = false
+			d.full = true
+			return retryFull, nil
 		}
-		if wait == math.MaxInt64 {
-			timer.Stop()
-		} else {
-			timer.Reset(wait)
-		}
-	}
+		d.full = d.full && err != nil
+		return wait, err
+	})
 }
 
 // pass delivers what is due, and returns how long to wait for more.

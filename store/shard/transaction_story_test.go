@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
@@ -57,33 +56,15 @@ func (d *delayed) checks(wait time.Duration, topics ...string) []mq.Check {
 //
 // Times are told from the beginning of the story.
 func TestStoriesOfTransactions(t *testing.T) {
-	datadriven.Walk(t, "testdata/transaction", func(t *testing.T, path string) {
-		work, answers := make(chan *datadriven.TestData), make(chan string)
-		go func() {
-			defer close(answers)
-			synctest.Test(t, func(t *testing.T) {
-				d := newDelayed(t, shard.Options{Transactions: shard.Transactions{MaxChecks: 4, MaxInterval: time.Minute}})
-				defer d.close()
-				for c := range work {
-					answers <- d.transactionStory(c)
-				}
-			})
-		}()
-		datadriven.RunTest(t, path, func(t *testing.T, c *datadriven.TestData) string {
-			work <- c
-			answer, ok := <-answers
-			if !ok {
-				t.Fatalf("%s: failed", c.Pos)
-			}
-			return answer
-		})
-		close(work)
-		_, more := <-answers
-		require.False(t, more)
+	tell(t, "testdata/transaction", func(t *testing.T) narrator {
+		return transactions{newDelayed(t, shard.Options{Transactions: shard.Transactions{MaxChecks: 4, MaxInterval: time.Minute}})}
 	})
 }
 
-func (d *delayed) transactionStory(c *datadriven.TestData) string {
+// transactions tell stories of half messages.
+type transactions struct{ *delayed }
+
+func (d transactions) story(c *datadriven.TestData) string {
 	topic, recovery := "a", time.Duration(0)
 	c.MaybeScanArgs(d.t, "topic", &topic)
 	if c.HasArg("recovery") {
@@ -91,12 +72,7 @@ func (d *delayed) transactionStory(c *datadriven.TestData) string {
 		c.ScanArgs(d.t, "recovery", &text)
 		recovery = d.duration(text)
 	}
-	var names []string
-	for _, arg := range c.CmdArgs {
-		if len(arg.Vals) == 0 {
-			names = append(names, arg.Key)
-		}
-	}
+	names := names(c)
 	out := &strings.Builder{}
 	switch c.Cmd {
 	case "half":
@@ -142,9 +118,8 @@ func (d *delayed) transactionStory(c *datadriven.TestData) string {
 			fmt.Fprintf(out, "half=%d given-up=%d stored=%d\n", row.Half, row.GivenUp, row.Stored)
 		}
 	default:
-		return d.story(c)
+		return d.delayed.story(c)
 	}
-	synctest.Wait()
 	return out.String()
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -40,6 +41,8 @@ type Server struct {
 	mu struct {
 		sync.Mutex
 		topics   map[string][]*rmqpb.Message
+		types    map[string]rmqpb.MessageType // of topics that are not NORMAL
+		synced   []*rmqpb.SyncLiteSubscriptionRequest
 		position map[string]int  // of a group in a topic
 		leased   map[string]bool // by receipt
 		acked    int
@@ -56,6 +59,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	t.Helper()
 	s := &Server{}
 	s.mu.topics = map[string][]*rmqpb.Message{}
+	s.mu.types = map[string]rmqpb.MessageType{}
 	s.mu.position = map[string]int{}
 	s.mu.leased = map[string]bool{}
 	s.mu.headers = map[string]metadata.MD{}
@@ -176,6 +180,31 @@ func (s *Server) checkLocked(topic string) *rmqpb.Status {
 	return nil
 }
 
+// SetType says which messages a topic takes.
+func (s *Server) SetType(topic string, kind rmqpb.MessageType) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.types[topic] = kind
+}
+
+// SyncLiteSubscription notes the request.
+func (s *Server) SyncLiteSubscription(_ context.Context, req *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused := s.checkLocked(req.GetTopic().GetName()); refused != nil {
+		return &rmqpb.SyncLiteSubscriptionResponse{Status: refused}, nil
+	}
+	s.mu.synced = append(s.mu.synced, req)
+	return &rmqpb.SyncLiteSubscriptionResponse{Status: ok()}, nil
+}
+
+// Synced returns the requests of SyncLiteSubscription.
+func (s *Server) Synced() []*rmqpb.SyncLiteSubscriptionRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.mu.synced)
+}
+
 // QueryRoute answers one queue.
 func (s *Server) QueryRoute(_ context.Context, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
 	s.mu.Lock()
@@ -186,7 +215,7 @@ func (s *Server) QueryRoute(_ context.Context, req *rmqpb.QueryRouteRequest) (*r
 	return &rmqpb.QueryRouteResponse{Status: ok(), MessageQueues: []*rmqpb.MessageQueue{{
 		Topic: req.GetTopic(), Permission: rmqpb.Permission_READ_WRITE,
 		Broker:             &rmqpb.Broker{Name: "fake", Endpoints: req.GetEndpoints()},
-		AcceptMessageTypes: []rmqpb.MessageType{rmqpb.MessageType_NORMAL},
+		AcceptMessageTypes: []rmqpb.MessageType{max(s.mu.types[req.GetTopic().GetName()], rmqpb.MessageType_NORMAL)},
 	}}}, nil
 }
 

@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -55,7 +56,11 @@ func (t *Timers) CancelTimers(_ context.Context, req *adminpb.CancelTimersReques
 
 // PostponeTimers sets the time of those that are there.
 func (t *Timers) PostponeTimers(_ context.Context, req *adminpb.PostponeTimersRequest) (*adminpb.PostponeTimersResponse, error) {
-	return &adminpb.PostponeTimersResponse{Results: t.change(req.Ids, req.DeliverAt)}, nil
+	at := req.DeliverAt
+	if req.Delay != nil {
+		at = timestamppb.New(time.Now().Add(req.Delay.AsDuration()))
+	}
+	return &adminpb.PostponeTimersResponse{Results: t.change(req.Ids, at)}, nil
 }
 
 // change removes the messages, or with a time sets it.

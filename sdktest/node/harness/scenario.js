@@ -6,7 +6,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { format } from 'node:util';
 
 import { Inbox } from './inbox.js';
-import { Producer, PushConsumer, SimpleConsumer } from './sdk.js';
+import { LitePushConsumerImpl, Producer, PushConsumer, SimpleConsumer } from './sdk.js';
 import { Server } from './server.js';
 import { until, within } from './wait.js';
 
@@ -89,6 +89,15 @@ export class Scenario {
       ...this.#common(), consumerGroup, subscriptions: subscriptions(filters), messageListener: inbox.listener(decide), ...options,
     }));
     return inbox;
+  }
+
+  /** Starts a lite push consumer of a LITE topic. It subscribes to nothing. */
+  async litePushConsumer(consumerGroup, bindTopic, decide, options = {}) {
+    const inbox = new Inbox();
+    const client = await this.#startup(new LitePushConsumerImpl({
+      ...this.#common(), consumerGroup, bindTopic, messageListener: inbox.listener(decide), ...options,
+    }));
+    return { inbox, client };
   }
 
   async #startup(client) {

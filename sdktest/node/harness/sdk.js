@@ -19,4 +19,6 @@ const sdk = await import('rocketmq-client-nodejs');
 const { default: definitions } = await import('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb.js');
 export const { FilterType } = definitions;
 
-export const { ConsumeResult, FilterExpression, NotFoundException, Producer, PushConsumer, SimpleConsumer } = sdk;
+export const {
+  ConsumeResult, FilterExpression, LitePushConsumerImpl, NotFoundException, OffsetOption, Producer, PushConsumer, SimpleConsumer,
+} = sdk;

@@ -41,3 +41,18 @@ scenario('a delay beyond the limit is refused with the limit', { '--max-delay': 
   await producer.send(near);
   assert.equal((await receive(await s.simpleConsumer('readers', 'orders'), 1)).length, 1);
 });
+
+// The clock of this client is ten minutes ahead.
+scenario('a delay by the clock of the server is right whatever the client says', {}, async s => {
+  await s.server.createTopic('orders', '--type=DELAY');
+  const inbox = await s.pushConsumer('workers', 'orders');
+  const producer = await s.producer({ topics: [ 'orders' ] });
+  const sent = Date.now();
+  await producer.send({
+    topic: 'orders', body: Buffer.from('soon'), deliveryTimestamp: new Date(sent + 600_000), properties: new Map([ [ 'perigee.delay', '2s' ], [ 'color', 'red' ] ]),
+  });
+  await inbox.receives([ 'soon' ]);
+  const [ { view, at } ] = inbox.deliveries;
+  assert.ok(at - sent >= 2_000, `${at - sent} ms`);
+  assert.deepEqual([ ...view.properties ], [ [ 'color', 'red' ] ]);
+});

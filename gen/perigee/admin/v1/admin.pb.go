@@ -715,7 +715,9 @@ type GetTopicResponse struct {
 	// Its queues, ordered by shard and number.
 	Queues []*QueueStatus `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
 	// Of a LITE topic: how many lite topics it has, on all shards.
-	LiteTopics    int64 `protobuf:"varint,3,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
+	LiteTopics int64 `protobuf:"varint,3,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
+	// How many messages those hold, which are in none of the queues.
+	LiteMessages  int64 `protobuf:"varint,4,opt,name=lite_messages,json=liteMessages,proto3" json:"lite_messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +769,13 @@ func (x *GetTopicResponse) GetQueues() []*QueueStatus {
 func (x *GetTopicResponse) GetLiteTopics() int64 {
 	if x != nil {
 		return x.LiteTopics
+	}
+	return 0
+}
+
+func (x *GetTopicResponse) GetLiteMessages() int64 {
+	if x != nil {
+		return x.LiteMessages
 	}
 	return 0
 }
@@ -1514,7 +1523,11 @@ type GroupTopic struct {
 	// server's log says why.
 	UsedUp int64 `protobuf:"varint,5,opt,name=used_up,json=usedUp,proto3" json:"used_up,omitempty"`
 	// Of a FIFO group: messages that wait for earlier ones of their message group.
-	Blocked       int64 `protobuf:"varint,6,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	Blocked int64 `protobuf:"varint,6,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	// Of a LITE topic: how many lite topics have messages that the group was never given.
+	LiteTopics int64 `protobuf:"varint,7,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
+	// How long ago the oldest of these was stored; not set: there are none.
+	LiteOldestAge *durationpb.Duration `protobuf:"bytes,8,opt,name=lite_oldest_age,json=liteOldestAge,proto3" json:"lite_oldest_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1589,6 +1602,20 @@ func (x *GroupTopic) GetBlocked() int64 {
 		return x.Blocked
 	}
 	return 0
+}
+
+func (x *GroupTopic) GetLiteTopics() int64 {
+	if x != nil {
+		return x.LiteTopics
+	}
+	return 0
+}
+
+func (x *GroupTopic) GetLiteOldestAge() *durationpb.Duration {
+	if x != nil {
+		return x.LiteOldestAge
+	}
+	return nil
 }
 
 // CreateGroupRequest describes the group to create.
@@ -2715,12 +2742,13 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
 	"\x0fGetTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\x99\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xbe\x01\n" +
 	"\x10GetTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x125\n" +
 	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\x12\x1f\n" +
 	"\vlite_topics\x18\x03 \x01(\x03R\n" +
-	"liteTopics\"X\n" +
+	"liteTopics\x12#\n" +
+	"\rlite_messages\x18\x04 \x01(\x03R\fliteMessages\"X\n" +
 	"\x11ListTopicsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
@@ -2784,7 +2812,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x12POLICY_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPOLICY_EARLIEST\x10\x01\x12\x11\n" +
 	"\rPOLICY_LATEST\x10\x02\x12\x14\n" +
-	"\x10POLICY_TIMESTAMP\x10\x03\"\xa4\x01\n" +
+	"\x10POLICY_TIMESTAMP\x10\x03\"\x88\x02\n" +
 	"\n" +
 	"GroupTopic\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2792,7 +2820,10 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x05ready\x18\x03 \x01(\x03R\x05ready\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x03R\binFlight\x12\x17\n" +
 	"\aused_up\x18\x05 \x01(\x03R\x06usedUp\x12\x18\n" +
-	"\ablocked\x18\x06 \x01(\x03R\ablocked\"\x8c\x02\n" +
+	"\ablocked\x18\x06 \x01(\x03R\ablocked\x12\x1f\n" +
+	"\vlite_topics\x18\a \x01(\x03R\n" +
+	"liteTopics\x12A\n" +
+	"\x0flite_oldest_age\x18\b \x01(\v2\x19.google.protobuf.DurationR\rliteOldestAge\"\x8c\x02\n" +
 	"\x12CreateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2987,50 +3018,51 @@ var file_perigee_admin_v1_admin_proto_depIdxs = []int32{
 	40, // 25: perigee.admin.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
 	2,  // 26: perigee.admin.v1.StartPosition.policy:type_name -> perigee.admin.v1.StartPosition.Policy
 	41, // 27: perigee.admin.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
-	19, // 28: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 29: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 30: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	18, // 31: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
-	21, // 32: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
-	18, // 33: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
-	19, // 34: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
-	20, // 35: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
-	18, // 36: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
-	34, // 37: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
-	39, // 38: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
-	6,  // 39: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
-	8,  // 40: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
-	10, // 41: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
-	12, // 42: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
-	14, // 43: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
-	16, // 44: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
-	22, // 45: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
-	24, // 46: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
-	26, // 47: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
-	28, // 48: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
-	30, // 49: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
-	32, // 50: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
-	35, // 51: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
-	37, // 52: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
-	7,  // 53: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
-	9,  // 54: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
-	11, // 55: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
-	13, // 56: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
-	15, // 57: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
-	17, // 58: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
-	23, // 59: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
-	25, // 60: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
-	27, // 61: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
-	29, // 62: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
-	31, // 63: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
-	33, // 64: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
-	36, // 65: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
-	38, // 66: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
-	53, // [53:67] is the sub-list for method output_type
-	39, // [39:53] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	40, // 28: perigee.admin.v1.GroupTopic.lite_oldest_age:type_name -> google.protobuf.Duration
+	19, // 29: perigee.admin.v1.CreateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 30: perigee.admin.v1.CreateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 31: perigee.admin.v1.CreateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	18, // 32: perigee.admin.v1.GetGroupResponse.group:type_name -> perigee.admin.v1.Group
+	21, // 33: perigee.admin.v1.GetGroupResponse.topics:type_name -> perigee.admin.v1.GroupTopic
+	18, // 34: perigee.admin.v1.ListGroupsResponse.groups:type_name -> perigee.admin.v1.Group
+	19, // 35: perigee.admin.v1.UpdateGroupRequest.retry:type_name -> perigee.admin.v1.RetryPolicy
+	20, // 36: perigee.admin.v1.UpdateGroupRequest.start:type_name -> perigee.admin.v1.StartPosition
+	18, // 37: perigee.admin.v1.UpdateGroupResponse.group:type_name -> perigee.admin.v1.Group
+	34, // 38: perigee.admin.v1.ListDeadLettersResponse.dead_letters:type_name -> perigee.admin.v1.DeadLetters
+	39, // 39: perigee.admin.v1.RedriveDeadLettersResponse.unmoved:type_name -> perigee.admin.v1.UnmovedDeadLetters
+	6,  // 40: perigee.admin.v1.AdminService.CreateTopic:input_type -> perigee.admin.v1.CreateTopicRequest
+	8,  // 41: perigee.admin.v1.AdminService.GetTopic:input_type -> perigee.admin.v1.GetTopicRequest
+	10, // 42: perigee.admin.v1.AdminService.ListTopics:input_type -> perigee.admin.v1.ListTopicsRequest
+	12, // 43: perigee.admin.v1.AdminService.UpdateTopic:input_type -> perigee.admin.v1.UpdateTopicRequest
+	14, // 44: perigee.admin.v1.AdminService.DeleteTopic:input_type -> perigee.admin.v1.DeleteTopicRequest
+	16, // 45: perigee.admin.v1.AdminService.PurgeTopic:input_type -> perigee.admin.v1.PurgeTopicRequest
+	22, // 46: perigee.admin.v1.AdminService.CreateGroup:input_type -> perigee.admin.v1.CreateGroupRequest
+	24, // 47: perigee.admin.v1.AdminService.GetGroup:input_type -> perigee.admin.v1.GetGroupRequest
+	26, // 48: perigee.admin.v1.AdminService.ListGroups:input_type -> perigee.admin.v1.ListGroupsRequest
+	28, // 49: perigee.admin.v1.AdminService.UpdateGroup:input_type -> perigee.admin.v1.UpdateGroupRequest
+	30, // 50: perigee.admin.v1.AdminService.DeleteGroup:input_type -> perigee.admin.v1.DeleteGroupRequest
+	32, // 51: perigee.admin.v1.AdminService.ReconnectClients:input_type -> perigee.admin.v1.ReconnectClientsRequest
+	35, // 52: perigee.admin.v1.AdminService.ListDeadLetters:input_type -> perigee.admin.v1.ListDeadLettersRequest
+	37, // 53: perigee.admin.v1.AdminService.RedriveDeadLetters:input_type -> perigee.admin.v1.RedriveDeadLettersRequest
+	7,  // 54: perigee.admin.v1.AdminService.CreateTopic:output_type -> perigee.admin.v1.CreateTopicResponse
+	9,  // 55: perigee.admin.v1.AdminService.GetTopic:output_type -> perigee.admin.v1.GetTopicResponse
+	11, // 56: perigee.admin.v1.AdminService.ListTopics:output_type -> perigee.admin.v1.ListTopicsResponse
+	13, // 57: perigee.admin.v1.AdminService.UpdateTopic:output_type -> perigee.admin.v1.UpdateTopicResponse
+	15, // 58: perigee.admin.v1.AdminService.DeleteTopic:output_type -> perigee.admin.v1.DeleteTopicResponse
+	17, // 59: perigee.admin.v1.AdminService.PurgeTopic:output_type -> perigee.admin.v1.PurgeTopicResponse
+	23, // 60: perigee.admin.v1.AdminService.CreateGroup:output_type -> perigee.admin.v1.CreateGroupResponse
+	25, // 61: perigee.admin.v1.AdminService.GetGroup:output_type -> perigee.admin.v1.GetGroupResponse
+	27, // 62: perigee.admin.v1.AdminService.ListGroups:output_type -> perigee.admin.v1.ListGroupsResponse
+	29, // 63: perigee.admin.v1.AdminService.UpdateGroup:output_type -> perigee.admin.v1.UpdateGroupResponse
+	31, // 64: perigee.admin.v1.AdminService.DeleteGroup:output_type -> perigee.admin.v1.DeleteGroupResponse
+	33, // 65: perigee.admin.v1.AdminService.ReconnectClients:output_type -> perigee.admin.v1.ReconnectClientsResponse
+	36, // 66: perigee.admin.v1.AdminService.ListDeadLetters:output_type -> perigee.admin.v1.ListDeadLettersResponse
+	38, // 67: perigee.admin.v1.AdminService.RedriveDeadLetters:output_type -> perigee.admin.v1.RedriveDeadLettersResponse
+	54, // [54:68] is the sub-list for method output_type
+	40, // [40:54] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_perigee_admin_v1_admin_proto_init() }

@@ -11,6 +11,7 @@ package adminpb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -411,7 +412,9 @@ type PostponeTimersRequest struct {
 	Ids []string `protobuf:"bytes,3,rep,name=ids,proto3" json:"ids,omitempty"`
 	// The new time of delivery, not further ahead than a sender may choose. One
 	// that is past delivers at once.
-	DeliverAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_at,json=deliverAt,proto3" json:"deliver_at,omitempty"`
+	DeliverAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deliver_at,json=deliverAt,proto3" json:"deliver_at,omitempty"`
+	// In place of it: how long from now, by the server's clock.
+	Delay         *durationpb.Duration `protobuf:"bytes,5,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +473,13 @@ func (x *PostponeTimersRequest) GetIds() []string {
 func (x *PostponeTimersRequest) GetDeliverAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.DeliverAt
+	}
+	return nil
+}
+
+func (x *PostponeTimersRequest) GetDelay() *durationpb.Duration {
+	if x != nil {
+		return x.Delay
 	}
 	return nil
 }
@@ -579,7 +589,7 @@ var File_perigee_admin_v1_timers_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_timers_proto_rawDesc = "" +
 	"\n" +
-	"\x1dperigee/admin/v1/timers.proto\x12\x10perigee.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x02\n" +
+	"\x1dperigee/admin/v1/timers.proto\x12\x10perigee.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x02\n" +
 	"\x05Timer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -609,13 +619,14 @@ const file_perigee_admin_v1_timers_proto_rawDesc = "" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x10\n" +
 	"\x03ids\x18\x03 \x03(\tR\x03ids\"O\n" +
 	"\x14CancelTimersResponse\x127\n" +
-	"\aresults\x18\x01 \x03(\v2\x1d.perigee.admin.v1.TimerResultR\aresults\"\x98\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x1d.perigee.admin.v1.TimerResultR\aresults\"\xc9\x01\n" +
 	"\x15PostponeTimersRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x10\n" +
 	"\x03ids\x18\x03 \x03(\tR\x03ids\x129\n" +
 	"\n" +
-	"deliver_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tdeliverAt\"Q\n" +
+	"deliver_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tdeliverAt\x12/\n" +
+	"\x05delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05delay\"Q\n" +
 	"\x16PostponeTimersResponse\x127\n" +
 	"\aresults\x18\x01 \x03(\v2\x1d.perigee.admin.v1.TimerResultR\aresults\"3\n" +
 	"\vTimerResult\x12\x0e\n" +
@@ -650,25 +661,27 @@ var file_perigee_admin_v1_timers_proto_goTypes = []any{
 	(*PostponeTimersResponse)(nil), // 6: perigee.admin.v1.PostponeTimersResponse
 	(*TimerResult)(nil),            // 7: perigee.admin.v1.TimerResult
 	(*timestamppb.Timestamp)(nil),  // 8: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 9: google.protobuf.Duration
 }
 var file_perigee_admin_v1_timers_proto_depIdxs = []int32{
-	8, // 0: perigee.admin.v1.Timer.deliver_at:type_name -> google.protobuf.Timestamp
-	8, // 1: perigee.admin.v1.Timer.stored_at:type_name -> google.protobuf.Timestamp
-	0, // 2: perigee.admin.v1.ListTimersResponse.timers:type_name -> perigee.admin.v1.Timer
-	7, // 3: perigee.admin.v1.CancelTimersResponse.results:type_name -> perigee.admin.v1.TimerResult
-	8, // 4: perigee.admin.v1.PostponeTimersRequest.deliver_at:type_name -> google.protobuf.Timestamp
-	7, // 5: perigee.admin.v1.PostponeTimersResponse.results:type_name -> perigee.admin.v1.TimerResult
-	1, // 6: perigee.admin.v1.TimerService.ListTimers:input_type -> perigee.admin.v1.ListTimersRequest
-	3, // 7: perigee.admin.v1.TimerService.CancelTimers:input_type -> perigee.admin.v1.CancelTimersRequest
-	5, // 8: perigee.admin.v1.TimerService.PostponeTimers:input_type -> perigee.admin.v1.PostponeTimersRequest
-	2, // 9: perigee.admin.v1.TimerService.ListTimers:output_type -> perigee.admin.v1.ListTimersResponse
-	4, // 10: perigee.admin.v1.TimerService.CancelTimers:output_type -> perigee.admin.v1.CancelTimersResponse
-	6, // 11: perigee.admin.v1.TimerService.PostponeTimers:output_type -> perigee.admin.v1.PostponeTimersResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8,  // 0: perigee.admin.v1.Timer.deliver_at:type_name -> google.protobuf.Timestamp
+	8,  // 1: perigee.admin.v1.Timer.stored_at:type_name -> google.protobuf.Timestamp
+	0,  // 2: perigee.admin.v1.ListTimersResponse.timers:type_name -> perigee.admin.v1.Timer
+	7,  // 3: perigee.admin.v1.CancelTimersResponse.results:type_name -> perigee.admin.v1.TimerResult
+	8,  // 4: perigee.admin.v1.PostponeTimersRequest.deliver_at:type_name -> google.protobuf.Timestamp
+	9,  // 5: perigee.admin.v1.PostponeTimersRequest.delay:type_name -> google.protobuf.Duration
+	7,  // 6: perigee.admin.v1.PostponeTimersResponse.results:type_name -> perigee.admin.v1.TimerResult
+	1,  // 7: perigee.admin.v1.TimerService.ListTimers:input_type -> perigee.admin.v1.ListTimersRequest
+	3,  // 8: perigee.admin.v1.TimerService.CancelTimers:input_type -> perigee.admin.v1.CancelTimersRequest
+	5,  // 9: perigee.admin.v1.TimerService.PostponeTimers:input_type -> perigee.admin.v1.PostponeTimersRequest
+	2,  // 10: perigee.admin.v1.TimerService.ListTimers:output_type -> perigee.admin.v1.ListTimersResponse
+	4,  // 11: perigee.admin.v1.TimerService.CancelTimers:output_type -> perigee.admin.v1.CancelTimersResponse
+	6,  // 12: perigee.admin.v1.TimerService.PostponeTimers:output_type -> perigee.admin.v1.PostponeTimersResponse
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_perigee_admin_v1_timers_proto_init() }
