@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -62,8 +65,8 @@ func (n *Node) check() error {
 		return invalid("name", n.Name, fmt.Sprintf("must have 1 to %d characters", maxNodeText))
 	case n.Tier != TierStore && n.Tier != TierProxy:
 		return invalid("tier", n.Tier, "must be one of store, proxy")
-	case n.Tier == TierStore && n.Address == "" || len(n.Address) > maxNodeText:
-		return invalid("address", n.Address, fmt.Sprintf("must have 1 to %d characters", maxNodeText))
+	case n.Tier == TierStore && !dialable(n.Address) || len(n.Address) > maxNodeText:
+		return invalid("address", n.Address, fmt.Sprintf("must be the host:port at which others reach the node, of at most %d characters", maxNodeText))
 	case n.Tier == TierProxy && len(n.Shards) > 0:
 		return invalid("shards", strings.Join(n.Shards, ","), "must be empty for a proxy")
 	case n.Tier == TierStore && len(n.Shards) == 0 || len(n.Shards) > maxNodeShards:
@@ -80,6 +83,20 @@ func (n *Node) check() error {
 		return invalid("shards", strings.Join(n.Shards, ","), "must name no shard twice")
 	}
 	return nil
+}
+
+// dialable reports whether another machine could reach the address: one to listen at, as
+// 0.0.0.0:8083, leads each to itself.
+func dialable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || strings.ContainsAny(host, "/ ") {
+		return false
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // succeeds reports whether n is the same node as other: the same process, or a later one.

@@ -144,7 +144,7 @@ func TestWhatANodeSaysIsChecked(t *testing.T) {
 		"tier":    {Name: "a"},
 		"address": {Name: "a", Tier: TierStore, Shards: []string{"s"}},
 		"shards":  {Name: "a", Tier: TierProxy, Shards: []string{"s"}},
-		"shard":   {Name: "a", Tier: TierStore, Address: "x", Shards: []string{"a b"}},
+		"shard":   {Name: "a", Tier: TierStore, Address: "x:1", Shards: []string{"a b"}},
 		"version": {Name: "a", Tier: TierProxy, Version: long},
 	} {
 		_, err := r.Register(node)
@@ -152,8 +152,12 @@ func TestWhatANodeSaysIsChecked(t *testing.T) {
 		require.ErrorAs(t, err, &in, field)
 		require.Equal(t, field, in.Field)
 	}
+	for _, address := range []string{"", "x", ":8083", "0.0.0.0:8083", "[::]:8083", "x:0", "x:65536", "x:http", "dns:///x:1", long + ":1"} {
+		_, err := r.Register(Node{Name: "a", Tier: TierStore, Address: address, Shards: []string{"s"}})
+		require.ErrorContains(t, err, "at which others reach the node", address)
+	}
 	for _, shards := range [][]string{nil, {"s", "s"}, make([]string, maxNodeShards+1)} {
-		_, err := r.Register(Node{Name: "a", Tier: TierStore, Address: "x", Shards: shards})
+		_, err := r.Register(Node{Name: "a", Tier: TierStore, Address: "x:1", Shards: shards})
 		require.ErrorIs(t, err, mq.ErrInvalid)
 	}
 	require.Empty(t, r.Nodes().List)

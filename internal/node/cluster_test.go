@@ -318,7 +318,7 @@ func TestWhatOneProxyHasBegunAnotherEnds(t *testing.T) {
 	list, err := p.admin.ListDeadLetters(t.Context(), &adminpb.ListDeadLettersRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetDeadLetters(), 1)
-	require.EqualValues(t, 2, list.GetDeadLetters()[0].GetCount(), "of both shards")
+	require.EqualValues(t, 2, list.GetDeadLetters()[0].GetMessages(), "of both shards")
 	for _, r := range []*running{p, q, a, b, router} {
 		r.stop(t)
 	}

@@ -66,7 +66,9 @@ type Client struct {
 
 	topics flights[question, *mq.Topic]
 	groups flights[question, *mq.Group]
-	misses bucket
+	// Names come from clients, ids from receipts and stores: the ones must not keep the
+	// others waiting.
+	nameMisses, idMisses bucket
 
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
@@ -105,7 +107,7 @@ func Open(opts ClientOptions) (*Client, error) {
 	}
 	c := &Client{
 		mirror: router.NewMirror(), logger: cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
-		misses: bucket{rate: missRate},
+		nameMisses: bucket{rate: missRate}, idMisses: bucket{rate: missRate},
 	}
 	c.mu.problems, c.mu.ready = map[*peer]string{}, make(chan struct{})
 	c.nodes.Store(newNodeSet(nil))

@@ -193,11 +193,17 @@ func TestNamesThatNobodyKnowsAreNotAskedForWithoutBound(t *testing.T) {
 			_, err := c.Topic(w.Context(), named("missing"))
 			require.ErrorIs(w, err, mq.ErrTopicNotFound)
 		}
-		require.False(w, c.misses.take(time.Now()))
-		_, err := c.TopicByID(99)
-		require.ErrorIs(w, err, mq.ErrUnavailable, "an id that may exist is never said to be gone")
+		require.False(w, c.nameMisses.take(time.Now()))
+		topic := w.topic(w.hosts["r1"], "new")
+		got, err := c.TopicByID(topic.ID)
+		require.NoError(w, err, "ids have a bound of their own")
+		require.Equal(w, topic, got)
+		for range 2 * missRate {
+			_, err := c.TopicByID(99)
+			require.ErrorIs(w, err, mq.ErrUnavailable, "an id that may exist is never said to be gone")
+		}
 		w.settle(time.Second)
-		require.True(w, c.misses.take(time.Now()))
+		require.True(w, c.nameMisses.take(time.Now()))
 	})
 }
 

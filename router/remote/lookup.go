@@ -48,7 +48,7 @@ func isDeadLetter(name mq.Resource) bool {
 
 // askTopic asks a router for a topic; missing is what the client itself would say.
 func (c *Client) askTopic(ctx context.Context, q question, missing error) (*mq.Topic, error) {
-	t, err, asked := c.topics.ask(ctx, q, c.start, func() (found *mq.Topic, err error) {
+	t, err, asked := c.topics.ask(ctx, q, c.starter(q), func() (found *mq.Topic, err error) {
 		req := &routerpb.FindTopicRequest{Id: q.id, Ensure: q.ensure}
 		if q.id == 0 {
 			req.Name = tierwire.FromResource(q.name)
@@ -79,18 +79,25 @@ func (c *Client) unasked(missing error) error {
 	return missing
 }
 
-// start runs f in the background unless too much was asked for, or the client is closed.
-func (c *Client) start(f func()) bool {
-	if !c.misses.take(time.Now()) {
-		return false
+// starter returns what runs the question in the background, unless too much was asked, or
+// the client is closed.
+func (c *Client) starter(q question) func(func()) bool {
+	misses := &c.nameMisses
+	if q.id != 0 {
+		misses = &c.idMisses
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.closed {
-		return false
+	return func(f func()) bool {
+		if !misses.take(time.Now()) {
+			return false
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.mu.closed {
+			return false
+		}
+		c.background.Go(f)
+		return true
 	}
-	c.background.Go(f)
-	return true
 }
 
 // TopicByID is as in router.View. An id that is not known because it is too new is asked
@@ -129,7 +136,7 @@ func (c *Client) group(ctx context.Context, name mq.Resource, ensure bool) (*mq.
 
 // askGroup asks a router for a group; missing is what the client itself would say.
 func (c *Client) askGroup(ctx context.Context, q question, missing error) (*mq.Group, error) {
-	g, err, asked := c.groups.ask(ctx, q, c.start, func() (*mq.Group, error) {
+	g, err, asked := c.groups.ask(ctx, q, c.starter(q), func() (*mq.Group, error) {
 		req := &routerpb.FindGroupRequest{Id: q.id, Ensure: q.ensure}
 		if q.id == 0 {
 			req.Name = tierwire.FromResource(q.name)
@@ -190,6 +197,9 @@ func (c *Client) LastIDs() (mq.TopicID, mq.GroupID) { return c.mirror.LastIDs() 
 
 // Revision is that of the metadata which this client knows; 0: none.
 func (c *Client) Revision() uint64 { return c.mirror.Revision() }
+
+// TopicsOn is as in router.View: what this client knows.
+func (c *Client) TopicsOn(shard string) int { return c.mirror.TopicsOn(shard) }
 
 // Shards returns the shards that are written down, in the order of their names.
 func (c *Client) Shards() []router.Shard { return c.mirror.Shards() }

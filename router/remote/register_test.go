@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	routerpb "github.com/perigee-mq/perigee/gen/perigee/router/v1"
 	"github.com/perigee-mq/perigee/internal/tiercreds"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
@@ -50,6 +51,17 @@ func TestAStoreRegistersWithEveryRouterAndItsShardIsWrittenDown(t *testing.T) {
 		_, err = proxy.StoreOf("s8")
 		require.ErrorIs(w, err, mq.ErrShardNotFound)
 		require.Equal(w, []string{"s7"}, proxy.ServedShards())
+		listed, err := proxy.routers[0].rpc.ListNodes(w.Context(), &routerpb.ListNodesRequest{})
+		require.NoError(w, err)
+		require.Len(w, listed.GetNodes(), 2)
+		require.False(w, listed.GetSettled())
+		w.topic(w.hosts["r1"], "a")
+		shards, err := proxy.routers[0].rpc.ListShards(w.Context(), &routerpb.ListShardsRequest{})
+		require.NoError(w, err)
+		require.Len(w, shards.GetShards(), 2)
+		require.EqualValues(w, 1, shards.GetShards()[1].GetTopics())
+		w.settle(0)
+		require.Equal(w, 1, proxy.TopicsOn("s7"))
 		w.settle(time.Hour)
 		require.Equal(w, []string{"n1", "p1"}, nodeNames(proxy), "heartbeats keep them alive")
 	})

@@ -63,7 +63,7 @@ func toLease(l *storepb.Lease) mq.Lease {
 func messagePB(m *mq.Message) *storepb.Message {
 	return &storepb.Message{
 		Id: m.ID, Tag: m.Tag, Type: uint32(m.Type), Group: m.Group, Properties: m.Properties, System: m.System, Body: m.Body,
-		DeliverAt: nanos(m.DeliverAt), Recovery: int64(m.Recovery), Lite: m.Lite,
+		DeliverAt: nanos(m.DeliverAt), Recovery: int64(m.Recovery), Lite: m.Lite, Delay: int64(m.Delay),
 	}
 }
 
@@ -72,6 +72,7 @@ func toMessage(m *storepb.Message) mq.Message {
 		ID: m.GetId(), Tag: m.GetTag(), Type: mq.MessageType(m.GetType()), Group: m.GetGroup(),
 		Properties: m.GetProperties(), System: m.GetSystem(), Body: m.GetBody(),
 		DeliverAt: moment(m.GetDeliverAt()), Recovery: time.Duration(m.GetRecovery()), Lite: m.GetLite(),
+		Delay: time.Duration(m.GetDelay()),
 	}
 }
 
@@ -178,3 +179,19 @@ func toLoss(l *storepb.LiteLoss) mq.LiteLoss {
 func settledPB(err error) *storepb.Settled { return &storepb.Settled{Error: tiererr.Encode(err)} }
 
 func toSettled(s *storepb.Settled) error { return tiererr.Decode(s.GetError()) }
+
+func stockPB(s mq.LiteStock) *storepb.GetLiteStockResponse {
+	p := &storepb.GetLiteStockResponse{Topics: s.Topics, Messages: s.Messages, Groups: map[uint32]*storepb.LiteWaiting{}}
+	for id, w := range s.Groups {
+		p.Groups[uint32(id)] = &storepb.LiteWaiting{Messages: w.Messages, Topics: w.Topics, Age: w.Age}
+	}
+	return p
+}
+
+func toStock(p *storepb.GetLiteStockResponse) mq.LiteStock {
+	s := mq.LiteStock{Topics: p.GetTopics(), Messages: p.GetMessages(), Groups: map[mq.GroupID]mq.LiteWaiting{}}
+	for id, w := range p.GetGroups() {
+		s.Groups[mq.GroupID(id)] = mq.LiteWaiting{Messages: w.GetMessages(), Topics: w.GetTopics(), Age: w.GetAge()}
+	}
+	return s
+}

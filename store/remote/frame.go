@@ -44,6 +44,7 @@ func (w *builder) message(n protowire.Number, m *mq.Message) {
 	w.int(8, nanos(m.DeliverAt))
 	w.int(9, int64(m.Recovery))
 	w.string(10, m.Lite)
+	w.int(11, int64(m.Delay))
 	w.end(begun)
 }
 
@@ -72,6 +73,8 @@ func readMessage(b []byte, m *mq.Message) error {
 			m.Recovery = time.Duration(r.int())
 		case 10:
 			m.Lite = r.string()
+		case 11:
+			m.Delay = time.Duration(r.int())
 		}
 	}
 	return r.err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -307,16 +308,38 @@ func (c *Client) SetOffset(ctx context.Context, shard string, set mq.OffsetSet) 
 	return int(resp.GetDropped()), err
 }
 
-// SyncLite is that of store.Store.
-func (c *Client) SyncLite(ctx context.Context, shard string, r mq.LiteSync) ([]mq.LiteLoss, error) {
-	resp, err := rpc[storepb.SyncLiteRequest, storepb.SyncLiteResponse](storepb.StoreServiceClient.SyncLite).
-		of(ctx, c, shard, &storepb.SyncLiteRequest{
-			Shard: shard, Topic: tierwire.FromTopic(r.Topic), Group: tierwire.FromGroup(r.Group), Client: r.Client,
-			Action: uint32(r.Action), Names: r.Names, Version: r.Version,
+// SyncLite is that of store.Store, on each node for its shards: all of them change or none.
+// A node that refuses, or cannot be reached, holds up no other one; the error is of all
+// that do. A client that gets one says what it wants again.
+func (c *Client) SyncLite(ctx context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error) {
+	var losses []mq.LiteLoss
+	var mu sync.Mutex
+	errs := c.byNode(len(r.Topic.Shards), func(i int) string { return r.Topic.Shards[i].Shard }, func(n *node, places []int) ([]error, error) {
+		part := *r.Topic
+		part.Shards = each(places, func(i int) mq.ShardQueues { return r.Topic.Shards[i] })
+		req := &storepb.SyncLiteRequest{
+			Topic: tierwire.FromTopic(&part), Group: tierwire.FromGroup(r.Group), Client: r.Client,
+			Action: uint32(r.Action), Names: map[string]*storepb.LiteNames{}, Version: r.Version,
 			Start: uint32(r.Place.Start), Value: r.Place.Value, Again: r.Place.Again,
 			Exclusive: r.Exclusive, ClientQuota: int32(r.ClientQuota), TotalQuota: int32(r.TotalQuota),
-		})
-	return each(resp.GetLosses(), toLoss), err
+		}
+		for _, sq := range part.Shards {
+			if list := names[sq.Shard]; len(list) > 0 {
+				req.Names[sq.Shard] = &storepb.LiteNames{Names: list}
+			}
+		}
+		resp, err := rpc[storepb.SyncLiteRequest, storepb.SyncLiteResponse](storepb.StoreServiceClient.SyncLite).on(ctx, n, req)
+		mu.Lock()
+		defer mu.Unlock()
+		losses = append(losses, each(resp.GetLosses(), toLoss)...)
+		return make([]error, len(places)), err
+	})
+	for i, err := range errs { // once for each node
+		if slices.ContainsFunc(errs[:i], func(other error) bool { return other == err }) { //nolint:errorlint // the same one
+			errs[i] = nil
+		}
+	}
+	return losses, errors.Join(errs...)
 }
 
 // leaveTime bounds how long a node is tried to be told that a client has left: it learns of
@@ -336,11 +359,14 @@ func (c *Client) LeaveLite(client string) {
 	}()
 }
 
-// LiteTopics is that of store.Store.
-func (c *Client) LiteTopics(ctx context.Context, shard string, id mq.TopicID) (int, error) {
-	resp, err := rpc[storepb.CountLiteTopicsRequest, storepb.CountLiteTopicsResponse](storepb.StoreServiceClient.CountLiteTopics).
-		of(ctx, c, shard, &storepb.CountLiteTopicsRequest{Shard: shard, Topic: uint32(id)})
-	return int(resp.GetCount()), err
+// LiteStock is that of store.Store.
+func (c *Client) LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error) {
+	resp, err := rpc[storepb.GetLiteStockRequest, storepb.GetLiteStockResponse](storepb.StoreServiceClient.GetLiteStock).
+		of(ctx, c, shard, &storepb.GetLiteStockRequest{Shard: shard, Topic: uint32(id)})
+	if err != nil {
+		return mq.LiteStock{}, err
+	}
+	return toStock(resp), nil
 }
 
 // PurgeTopic is that of store.Store, over all nodes that are alive. When one of them does

@@ -150,16 +150,16 @@ func (e *echo) SetOffset(_ context.Context, shard string, set mq.OffsetSet) (int
 	return given[int](e, 0), e.err()
 }
 
-func (e *echo) SyncLite(_ context.Context, shard string, r mq.LiteSync) ([]mq.LiteLoss, error) {
-	e.called(shard, r)
+func (e *echo) SyncLite(_ context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error) {
+	e.called(r, names)
 	return given[[]mq.LiteLoss](e, 0), e.err()
 }
 
 func (e *echo) LeaveLite(string) {}
 
-func (e *echo) LiteTopics(_ context.Context, shard string, id mq.TopicID) (int, error) {
+func (e *echo) LiteStock(_ context.Context, shard string, id mq.TopicID) (mq.LiteStock, error) {
 	e.called(shard, id)
-	return given[int](e, 0), e.err()
+	return given[mq.LiteStock](e, 0), e.err()
 }
 
 func (e *echo) PurgeTopic(_ context.Context, id mq.TopicID) error {
@@ -335,12 +335,16 @@ func TestEveryCallCrossesWithAllItHas(t *testing.T) {
 		require.Equal(t, give, got(dropped, err))
 
 		sync := filled[mq.LiteSync](&n)
-		sync.Topic, sync.Group = topic(), group()
-		give = expect([]any{"s", sync}, filled[[]mq.LiteLoss](&n), nil)
-		losses, err := c.SyncLite(ctx, "s", sync)
+		sync.Topic, sync.Group, sync.Names = topic(), group(), nil // names come by shard
+		names := map[string][]string{"s": {"a", "b"}}
+		give = expect([]any{sync, names}, filled[[]mq.LiteLoss](&n), nil)
+		losses, err := c.SyncLite(ctx, sync, names)
 		require.Equal(t, give, got(losses, err))
-		give = expect([]any{"s", mq.TopicID(7)}, 13, nil)
-		lites, err := c.LiteTopics(ctx, "s", 7)
+		expect([]any{sync, names}, nil, refused)
+		_, err = c.SyncLite(ctx, sync, names)
+		require.EqualError(t, err, refused.Error())
+		give = expect([]any{"s", mq.TopicID(7)}, filled[mq.LiteStock](&n), nil)
+		lites, err := c.LiteStock(ctx, "s", 7)
 		require.Equal(t, give, got(lites, err))
 		expect([]any{mq.TopicID(7)}, errors.New("no"))
 		require.EqualError(t, c.PurgeTopic(ctx, 7), "no")

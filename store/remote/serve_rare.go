@@ -31,9 +31,9 @@ type Store interface {
 	Positions(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) ([]mq.Position, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	SetOffset(ctx context.Context, shard string, set mq.OffsetSet) (dropped int, err error)
-	SyncLite(ctx context.Context, shard string, r mq.LiteSync) ([]mq.LiteLoss, error)
+	SyncLite(ctx context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error)
 	LeaveLite(client string)
-	LiteTopics(ctx context.Context, shard string, id mq.TopicID) (int, error)
+	LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
 }
 
@@ -219,11 +219,15 @@ func (s *Server) SyncLite(ctx context.Context, req *storepb.SyncLiteRequest) (*s
 	if err != nil {
 		return nil, tiererr.Status(err)
 	}
-	losses, err := s.store.SyncLite(ctx, req.GetShard(), mq.LiteSync{
-		Topic: topic, Group: group, Client: req.GetClient(), Action: mq.LiteAction(req.GetAction()), Names: req.GetNames(), Version: req.GetVersion(),
+	names := make(map[string][]string, len(req.GetNames()))
+	for shard, list := range req.GetNames() {
+		names[shard] = list.GetNames()
+	}
+	losses, err := s.store.SyncLite(ctx, mq.LiteSync{
+		Topic: topic, Group: group, Client: req.GetClient(), Action: mq.LiteAction(req.GetAction()), Version: req.GetVersion(),
 		Place:     mq.LitePlace{Start: mq.LiteStart(req.GetStart()), Value: req.GetValue(), Again: req.GetAgain()},
 		Exclusive: req.GetExclusive(), ClientQuota: int(req.GetClientQuota()), TotalQuota: int(req.GetTotalQuota()),
-	})
+	}, names)
 	return reply(&storepb.SyncLiteResponse{Losses: each(losses, lossPB)}, err)
 }
 
@@ -233,10 +237,10 @@ func (s *Server) LeaveLite(_ context.Context, req *storepb.LeaveLiteRequest) (*s
 	return &storepb.LeaveLiteResponse{}, nil
 }
 
-// CountLiteTopics calls store.LiteTopics.
-func (s *Server) CountLiteTopics(ctx context.Context, req *storepb.CountLiteTopicsRequest) (*storepb.CountLiteTopicsResponse, error) {
-	n, err := s.store.LiteTopics(ctx, req.GetShard(), mq.TopicID(req.GetTopic()))
-	return reply(&storepb.CountLiteTopicsResponse{Count: int64(n)}, err)
+// GetLiteStock calls store.LiteStock.
+func (s *Server) GetLiteStock(ctx context.Context, req *storepb.GetLiteStockRequest) (*storepb.GetLiteStockResponse, error) {
+	stock, err := s.store.LiteStock(ctx, req.GetShard(), mq.TopicID(req.GetTopic()))
+	return reply(stockPB(stock), err)
 }
 
 // PurgeTopic calls store.PurgeTopic.

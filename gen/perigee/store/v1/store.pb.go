@@ -374,7 +374,9 @@ type Message struct {
 	// How long after it was stored it is asked about, in nanoseconds.
 	Recovery int64 `protobuf:"varint,9,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// Its lite topic.
-	Lite          string `protobuf:"bytes,10,opt,name=lite,proto3" json:"lite,omitempty"`
+	Lite string `protobuf:"bytes,10,opt,name=lite,proto3" json:"lite,omitempty"`
+	// How long after it has come it is to be delivered, in nanoseconds, in place of deliver_at.
+	Delay         int64 `protobuf:"varint,11,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +479,13 @@ func (x *Message) GetLite() string {
 		return x.Lite
 	}
 	return ""
+}
+
+func (x *Message) GetDelay() int64 {
+	if x != nil {
+		return x.Delay
+	}
+	return 0
 }
 
 // Receive leases messages to a consumer, see mq.Receive.
@@ -3543,12 +3552,58 @@ func (x *SetOffsetResponse) GetDropped() int64 {
 	return 0
 }
 
+// LiteNames are names of lite topics.
+type LiteNames struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names.
+	Names         []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiteNames) Reset() {
+	*x = LiteNames{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiteNames) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiteNames) ProtoMessage() {}
+
+func (x *LiteNames) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiteNames.ProtoReflect.Descriptor instead.
+func (*LiteNames) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *LiteNames) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 // SyncLiteRequest says which lite topics a client wants, see mq.LiteSync.
 type SyncLiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The shard.
-	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
-	// The topic, as the proxy knows it.
+	// The names, by the shard that they belong to.
+	Names map[string]*LiteNames `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The topic, as the proxy knows it, with the shards of the node.
 	Topic *v1.Topic `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// The group, as the proxy knows it.
 	Group *v1.Group `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
@@ -3556,8 +3611,6 @@ type SyncLiteRequest struct {
 	Client string `protobuf:"bytes,4,opt,name=client,proto3" json:"client,omitempty"`
 	// What it does to its set, by the protocol's number.
 	Action uint32 `protobuf:"varint,5,opt,name=action,proto3" json:"action,omitempty"`
-	// The names.
-	Names []string `protobuf:"bytes,6,rep,name=names,proto3" json:"names,omitempty"`
 	// Grows with each change of the set.
 	Version int64 `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"`
 	// Where new ones are read from, see mq.LiteStart.
@@ -3578,7 +3631,7 @@ type SyncLiteRequest struct {
 
 func (x *SyncLiteRequest) Reset() {
 	*x = SyncLiteRequest{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[53]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3590,7 +3643,7 @@ func (x *SyncLiteRequest) String() string {
 func (*SyncLiteRequest) ProtoMessage() {}
 
 func (x *SyncLiteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[53]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,14 +3656,14 @@ func (x *SyncLiteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncLiteRequest.ProtoReflect.Descriptor instead.
 func (*SyncLiteRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{53}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{54}
 }
 
-func (x *SyncLiteRequest) GetShard() string {
+func (x *SyncLiteRequest) GetNames() map[string]*LiteNames {
 	if x != nil {
-		return x.Shard
+		return x.Names
 	}
-	return ""
+	return nil
 }
 
 func (x *SyncLiteRequest) GetTopic() *v1.Topic {
@@ -3639,13 +3692,6 @@ func (x *SyncLiteRequest) GetAction() uint32 {
 		return x.Action
 	}
 	return 0
-}
-
-func (x *SyncLiteRequest) GetNames() []string {
-	if x != nil {
-		return x.Names
-	}
-	return nil
 }
 
 func (x *SyncLiteRequest) GetVersion() int64 {
@@ -3708,7 +3754,7 @@ type SyncLiteResponse struct {
 
 func (x *SyncLiteResponse) Reset() {
 	*x = SyncLiteResponse{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[54]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3720,7 +3766,7 @@ func (x *SyncLiteResponse) String() string {
 func (*SyncLiteResponse) ProtoMessage() {}
 
 func (x *SyncLiteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[54]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3733,7 +3779,7 @@ func (x *SyncLiteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncLiteResponse.ProtoReflect.Descriptor instead.
 func (*SyncLiteResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{54}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SyncLiteResponse) GetLosses() []*LiteLoss {
@@ -3760,7 +3806,7 @@ type LiteLoss struct {
 
 func (x *LiteLoss) Reset() {
 	*x = LiteLoss{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[55]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3818,7 @@ func (x *LiteLoss) String() string {
 func (*LiteLoss) ProtoMessage() {}
 
 func (x *LiteLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[55]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3831,7 @@ func (x *LiteLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiteLoss.ProtoReflect.Descriptor instead.
 func (*LiteLoss) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{55}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *LiteLoss) GetClient() string {
@@ -3827,7 +3873,7 @@ type LeaveLiteRequest struct {
 
 func (x *LeaveLiteRequest) Reset() {
 	*x = LeaveLiteRequest{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[56]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3839,7 +3885,7 @@ func (x *LeaveLiteRequest) String() string {
 func (*LeaveLiteRequest) ProtoMessage() {}
 
 func (x *LeaveLiteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[56]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +3898,7 @@ func (x *LeaveLiteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveLiteRequest.ProtoReflect.Descriptor instead.
 func (*LeaveLiteRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{56}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *LeaveLiteRequest) GetClient() string {
@@ -3871,7 +3917,7 @@ type LeaveLiteResponse struct {
 
 func (x *LeaveLiteResponse) Reset() {
 	*x = LeaveLiteResponse{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[57]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +3929,7 @@ func (x *LeaveLiteResponse) String() string {
 func (*LeaveLiteResponse) ProtoMessage() {}
 
 func (x *LeaveLiteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[57]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,11 +3942,11 @@ func (x *LeaveLiteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveLiteResponse.ProtoReflect.Descriptor instead.
 func (*LeaveLiteResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{57}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{58}
 }
 
-// CountLiteTopicsRequest names a topic.
-type CountLiteTopicsRequest struct {
+// GetLiteStockRequest names a topic.
+type GetLiteStockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard.
 	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
@@ -3910,21 +3956,21 @@ type CountLiteTopicsRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CountLiteTopicsRequest) Reset() {
-	*x = CountLiteTopicsRequest{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[58]
+func (x *GetLiteStockRequest) Reset() {
+	*x = GetLiteStockRequest{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CountLiteTopicsRequest) String() string {
+func (x *GetLiteStockRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CountLiteTopicsRequest) ProtoMessage() {}
+func (*GetLiteStockRequest) ProtoMessage() {}
 
-func (x *CountLiteTopicsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[58]
+func (x *GetLiteStockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3935,49 +3981,53 @@ func (x *CountLiteTopicsRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CountLiteTopicsRequest.ProtoReflect.Descriptor instead.
-func (*CountLiteTopicsRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{58}
+// Deprecated: Use GetLiteStockRequest.ProtoReflect.Descriptor instead.
+func (*GetLiteStockRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{59}
 }
 
-func (x *CountLiteTopicsRequest) GetShard() string {
+func (x *GetLiteStockRequest) GetShard() string {
 	if x != nil {
 		return x.Shard
 	}
 	return ""
 }
 
-func (x *CountLiteTopicsRequest) GetTopic() uint32 {
+func (x *GetLiteStockRequest) GetTopic() uint32 {
 	if x != nil {
 		return x.Topic
 	}
 	return 0
 }
 
-// CountLiteTopicsResponse has the number.
-type CountLiteTopicsResponse struct {
+// GetLiteStockResponse says what its lite topics hold, see mq.LiteStock.
+type GetLiteStockResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many there are.
-	Count         int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	Topics int64 `protobuf:"varint,1,opt,name=topics,proto3" json:"topics,omitempty"`
+	// How many messages they hold.
+	Messages int64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// What waits, by the id of the group.
+	Groups        map[uint32]*LiteWaiting `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CountLiteTopicsResponse) Reset() {
-	*x = CountLiteTopicsResponse{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[59]
+func (x *GetLiteStockResponse) Reset() {
+	*x = GetLiteStockResponse{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CountLiteTopicsResponse) String() string {
+func (x *GetLiteStockResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CountLiteTopicsResponse) ProtoMessage() {}
+func (*GetLiteStockResponse) ProtoMessage() {}
 
-func (x *CountLiteTopicsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[59]
+func (x *GetLiteStockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3988,14 +4038,92 @@ func (x *CountLiteTopicsResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CountLiteTopicsResponse.ProtoReflect.Descriptor instead.
-func (*CountLiteTopicsResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{59}
+// Deprecated: Use GetLiteStockResponse.ProtoReflect.Descriptor instead.
+func (*GetLiteStockResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{60}
 }
 
-func (x *CountLiteTopicsResponse) GetCount() int64 {
+func (x *GetLiteStockResponse) GetTopics() int64 {
 	if x != nil {
-		return x.Count
+		return x.Topics
+	}
+	return 0
+}
+
+func (x *GetLiteStockResponse) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *GetLiteStockResponse) GetGroups() map[uint32]*LiteWaiting {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// LiteWaiting is what of the lite topics waits for a group, see mq.LiteWaiting.
+type LiteWaiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that the group was never given.
+	Messages int64 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Lite topics in which it has a place.
+	Topics int64 `protobuf:"varint,2,opt,name=topics,proto3" json:"topics,omitempty"`
+	// How long ago the oldest of them was stored, in nanoseconds.
+	Age           int64 `protobuf:"varint,3,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiteWaiting) Reset() {
+	*x = LiteWaiting{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiteWaiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiteWaiting) ProtoMessage() {}
+
+func (x *LiteWaiting) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiteWaiting.ProtoReflect.Descriptor instead.
+func (*LiteWaiting) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *LiteWaiting) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *LiteWaiting) GetTopics() int64 {
+	if x != nil {
+		return x.Topics
+	}
+	return 0
+}
+
+func (x *LiteWaiting) GetAge() int64 {
+	if x != nil {
+		return x.Age
 	}
 	return 0
 }
@@ -4011,7 +4139,7 @@ type PurgeTopicRequest struct {
 
 func (x *PurgeTopicRequest) Reset() {
 	*x = PurgeTopicRequest{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[60]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4023,7 +4151,7 @@ func (x *PurgeTopicRequest) String() string {
 func (*PurgeTopicRequest) ProtoMessage() {}
 
 func (x *PurgeTopicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[60]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4036,7 +4164,7 @@ func (x *PurgeTopicRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeTopicRequest.ProtoReflect.Descriptor instead.
 func (*PurgeTopicRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{60}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PurgeTopicRequest) GetTopic() uint32 {
@@ -4055,7 +4183,7 @@ type PurgeTopicResponse struct {
 
 func (x *PurgeTopicResponse) Reset() {
 	*x = PurgeTopicResponse{}
-	mi := &file_perigee_store_v1_store_proto_msgTypes[61]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4195,7 @@ func (x *PurgeTopicResponse) String() string {
 func (*PurgeTopicResponse) ProtoMessage() {}
 
 func (x *PurgeTopicResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_store_v1_store_proto_msgTypes[61]
+	mi := &file_perigee_store_v1_store_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4208,7 @@ func (x *PurgeTopicResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeTopicResponse.ProtoReflect.Descriptor instead.
 func (*PurgeTopicResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{61}
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{63}
 }
 
 var File_perigee_store_v1_store_proto protoreflect.FileDescriptor
@@ -4104,7 +4232,7 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x06Append\x12.\n" +
 	"\x05topic\x18\x01 \x01(\v2\x18.perigee.router.v1.TopicR\x05topic\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x05R\x05queue\x125\n" +
-	"\bmessages\x18\x03 \x03(\v2\x19.perigee.store.v1.MessageR\bmessages\"\xf0\x01\n" +
+	"\bmessages\x18\x03 \x03(\v2\x19.perigee.store.v1.MessageR\bmessages\"\x86\x02\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x12\n" +
@@ -4119,7 +4247,8 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"deliver_at\x18\b \x01(\x03R\tdeliverAt\x12\x1a\n" +
 	"\brecovery\x18\t \x01(\x03R\brecovery\x12\x12\n" +
 	"\x04lite\x18\n" +
-	" \x01(\tR\x04lite\"\xc3\x02\n" +
+	" \x01(\tR\x04lite\x12\x14\n" +
+	"\x05delay\x18\v \x01(\x03R\x05delay\"\xc3\x02\n" +
 	"\aReceive\x12.\n" +
 	"\x05topic\x18\x01 \x01(\v2\x18.perigee.router.v1.TopicR\x05topic\x12.\n" +
 	"\x05group\x18\x02 \x01(\v2\x18.perigee.router.v1.GroupR\x05group\x12\x12\n" +
@@ -4324,14 +4453,15 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"-\n" +
 	"\x11SetOffsetResponse\x12\x18\n" +
-	"\adropped\x18\x01 \x01(\x03R\adropped\"\x8b\x03\n" +
-	"\x0fSyncLiteRequest\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\tR\x05shard\x12.\n" +
+	"\adropped\x18\x01 \x01(\x03R\adropped\"!\n" +
+	"\tLiteNames\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xfa\x03\n" +
+	"\x0fSyncLiteRequest\x12B\n" +
+	"\x05names\x18\x01 \x03(\v2,.perigee.store.v1.SyncLiteRequest.NamesEntryR\x05names\x12.\n" +
 	"\x05topic\x18\x02 \x01(\v2\x18.perigee.router.v1.TopicR\x05topic\x12.\n" +
 	"\x05group\x18\x03 \x01(\v2\x18.perigee.router.v1.GroupR\x05group\x12\x16\n" +
 	"\x06client\x18\x04 \x01(\tR\x06client\x12\x16\n" +
-	"\x06action\x18\x05 \x01(\rR\x06action\x12\x14\n" +
-	"\x05names\x18\x06 \x03(\tR\x05names\x12\x18\n" +
+	"\x06action\x18\x05 \x01(\rR\x06action\x12\x18\n" +
 	"\aversion\x18\a \x01(\x03R\aversion\x12\x14\n" +
 	"\x05start\x18\b \x01(\rR\x05start\x12\x14\n" +
 	"\x05value\x18\t \x01(\x03R\x05value\x12\x14\n" +
@@ -4340,7 +4470,11 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\texclusive\x18\v \x01(\bR\texclusive\x12!\n" +
 	"\fclient_quota\x18\f \x01(\x05R\vclientQuota\x12\x1f\n" +
 	"\vtotal_quota\x18\r \x01(\x05R\n" +
-	"totalQuota\"F\n" +
+	"totalQuota\x1aU\n" +
+	"\n" +
+	"NamesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.perigee.store.v1.LiteNamesR\x05value:\x028\x01\"F\n" +
 	"\x10SyncLiteResponse\x122\n" +
 	"\x06losses\x18\x01 \x03(\v2\x1a.perigee.store.v1.LiteLossR\x06losses\"b\n" +
 	"\bLiteLoss\x12\x16\n" +
@@ -4350,12 +4484,21 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"*\n" +
 	"\x10LeaveLiteRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\"\x13\n" +
-	"\x11LeaveLiteResponse\"D\n" +
-	"\x16CountLiteTopicsRequest\x12\x14\n" +
+	"\x11LeaveLiteResponse\"A\n" +
+	"\x13GetLiteStockRequest\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
-	"\x05topic\x18\x02 \x01(\rR\x05topic\"/\n" +
-	"\x17CountLiteTopicsResponse\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x03R\x05count\")\n" +
+	"\x05topic\x18\x02 \x01(\rR\x05topic\"\xf0\x01\n" +
+	"\x14GetLiteStockResponse\x12\x16\n" +
+	"\x06topics\x18\x01 \x01(\x03R\x06topics\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\x03R\bmessages\x12J\n" +
+	"\x06groups\x18\x03 \x03(\v22.perigee.store.v1.GetLiteStockResponse.GroupsEntryR\x06groups\x1aX\n" +
+	"\vGroupsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x123\n" +
+	"\x05value\x18\x02 \x01(\v2\x1d.perigee.store.v1.LiteWaitingR\x05value:\x028\x01\"S\n" +
+	"\vLiteWaiting\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x03R\bmessages\x12\x16\n" +
+	"\x06topics\x18\x02 \x01(\x03R\x06topics\x12\x10\n" +
+	"\x03age\x18\x03 \x01(\x03R\x03age\")\n" +
 	"\x11PurgeTopicRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\rR\x05topic\"\x14\n" +
 	"\x12PurgeTopicResponse*\x9b\x01\n" +
@@ -4364,7 +4507,7 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x13PENDING_STATE_TIMED\x10\x01\x12\x19\n" +
 	"\x15PENDING_STATE_WAITING\x10\x02\x12\x1c\n" +
 	"\x18PENDING_STATE_LAST_ASKED\x10\x03\x12\x1a\n" +
-	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xaf\x0e\n" +
+	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xa6\x0e\n" +
 	"\fStoreService\x12L\n" +
 	"\x05Calls\x12\x1e.perigee.store.v1.CallsRequest\x1a\x1f.perigee.store.v1.CallsResponse(\x010\x01\x12W\n" +
 	"\n" +
@@ -4386,8 +4529,8 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\vGetBacklogs\x12$.perigee.store.v1.GetBacklogsRequest\x1a%.perigee.store.v1.GetBacklogsResponse\x12T\n" +
 	"\tSetOffset\x12\".perigee.store.v1.SetOffsetRequest\x1a#.perigee.store.v1.SetOffsetResponse\x12Q\n" +
 	"\bSyncLite\x12!.perigee.store.v1.SyncLiteRequest\x1a\".perigee.store.v1.SyncLiteResponse\x12T\n" +
-	"\tLeaveLite\x12\".perigee.store.v1.LeaveLiteRequest\x1a#.perigee.store.v1.LeaveLiteResponse\x12f\n" +
-	"\x0fCountLiteTopics\x12(.perigee.store.v1.CountLiteTopicsRequest\x1a).perigee.store.v1.CountLiteTopicsResponse\x12W\n" +
+	"\tLeaveLite\x12\".perigee.store.v1.LeaveLiteRequest\x1a#.perigee.store.v1.LeaveLiteResponse\x12]\n" +
+	"\fGetLiteStock\x12%.perigee.store.v1.GetLiteStockRequest\x1a&.perigee.store.v1.GetLiteStockResponse\x12W\n" +
 	"\n" +
 	"PurgeTopic\x12#.perigee.store.v1.PurgeTopicRequest\x1a$.perigee.store.v1.PurgeTopicResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/store/v1;storepbb\x06proto3"
 
@@ -4404,76 +4547,80 @@ func file_perigee_store_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_store_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_perigee_store_v1_store_proto_goTypes = []any{
-	(PendingState)(0),               // 0: perigee.store.v1.PendingState
-	(*CallsRequest)(nil),            // 1: perigee.store.v1.CallsRequest
-	(*Call)(nil),                    // 2: perigee.store.v1.Call
-	(*Append)(nil),                  // 3: perigee.store.v1.Append
-	(*Message)(nil),                 // 4: perigee.store.v1.Message
-	(*Receive)(nil),                 // 5: perigee.store.v1.Receive
-	(*Lease)(nil),                   // 6: perigee.store.v1.Lease
-	(*Ack)(nil),                     // 7: perigee.store.v1.Ack
-	(*ChangeInvisible)(nil),         // 8: perigee.store.v1.ChangeInvisible
-	(*LeaseChange)(nil),             // 9: perigee.store.v1.LeaseChange
-	(*CallsResponse)(nil),           // 10: perigee.store.v1.CallsResponse
-	(*Answer)(nil),                  // 11: perigee.store.v1.Answer
-	(*Appended)(nil),                // 12: perigee.store.v1.Appended
-	(*Delivery)(nil),                // 13: perigee.store.v1.Delivery
-	(*Settled)(nil),                 // 14: perigee.store.v1.Settled
-	(*DeadLetterRequest)(nil),       // 15: perigee.store.v1.DeadLetterRequest
-	(*DeadLetterResponse)(nil),      // 16: perigee.store.v1.DeadLetterResponse
-	(*PendingHandle)(nil),           // 17: perigee.store.v1.PendingHandle
-	(*RecallRequest)(nil),           // 18: perigee.store.v1.RecallRequest
-	(*RecallResponse)(nil),          // 19: perigee.store.v1.RecallResponse
-	(*PostponeRequest)(nil),         // 20: perigee.store.v1.PostponeRequest
-	(*PostponeResponse)(nil),        // 21: perigee.store.v1.PostponeResponse
-	(*PendingMark)(nil),             // 22: perigee.store.v1.PendingMark
-	(*ListPendingRequest)(nil),      // 23: perigee.store.v1.ListPendingRequest
-	(*ListPendingResponse)(nil),     // 24: perigee.store.v1.ListPendingResponse
-	(*PendingMessage)(nil),          // 25: perigee.store.v1.PendingMessage
-	(*CountTimersRequest)(nil),      // 26: perigee.store.v1.CountTimersRequest
-	(*CountTimersResponse)(nil),     // 27: perigee.store.v1.CountTimersResponse
-	(*EndTransactionRequest)(nil),   // 28: perigee.store.v1.EndTransactionRequest
-	(*EndTransactionResponse)(nil),  // 29: perigee.store.v1.EndTransactionResponse
-	(*ChecksRequest)(nil),           // 30: perigee.store.v1.ChecksRequest
-	(*ChecksResponse)(nil),          // 31: perigee.store.v1.ChecksResponse
-	(*Check)(nil),                   // 32: perigee.store.v1.Check
-	(*UnaskedRequest)(nil),          // 33: perigee.store.v1.UnaskedRequest
-	(*UnaskedResponse)(nil),         // 34: perigee.store.v1.UnaskedResponse
-	(*CheckAgainRequest)(nil),       // 35: perigee.store.v1.CheckAgainRequest
-	(*CheckAgainResponse)(nil),      // 36: perigee.store.v1.CheckAgainResponse
-	(*PullRequest)(nil),             // 37: perigee.store.v1.PullRequest
-	(*PullResponse)(nil),            // 38: perigee.store.v1.PullResponse
-	(*GetQueuesRequest)(nil),        // 39: perigee.store.v1.GetQueuesRequest
-	(*GetQueuesResponse)(nil),       // 40: perigee.store.v1.GetQueuesResponse
-	(*QueueRange)(nil),              // 41: perigee.store.v1.QueueRange
-	(*GetRangeRequest)(nil),         // 42: perigee.store.v1.GetRangeRequest
-	(*GetRangeResponse)(nil),        // 43: perigee.store.v1.GetRangeResponse
-	(*GetOffsetAtRequest)(nil),      // 44: perigee.store.v1.GetOffsetAtRequest
-	(*GetOffsetAtResponse)(nil),     // 45: perigee.store.v1.GetOffsetAtResponse
-	(*GetPositionsRequest)(nil),     // 46: perigee.store.v1.GetPositionsRequest
-	(*GetPositionsResponse)(nil),    // 47: perigee.store.v1.GetPositionsResponse
-	(*Position)(nil),                // 48: perigee.store.v1.Position
-	(*GetBacklogsRequest)(nil),      // 49: perigee.store.v1.GetBacklogsRequest
-	(*GetBacklogsResponse)(nil),     // 50: perigee.store.v1.GetBacklogsResponse
-	(*Backlog)(nil),                 // 51: perigee.store.v1.Backlog
-	(*SetOffsetRequest)(nil),        // 52: perigee.store.v1.SetOffsetRequest
-	(*SetOffsetResponse)(nil),       // 53: perigee.store.v1.SetOffsetResponse
-	(*SyncLiteRequest)(nil),         // 54: perigee.store.v1.SyncLiteRequest
-	(*SyncLiteResponse)(nil),        // 55: perigee.store.v1.SyncLiteResponse
-	(*LiteLoss)(nil),                // 56: perigee.store.v1.LiteLoss
-	(*LeaveLiteRequest)(nil),        // 57: perigee.store.v1.LeaveLiteRequest
-	(*LeaveLiteResponse)(nil),       // 58: perigee.store.v1.LeaveLiteResponse
-	(*CountLiteTopicsRequest)(nil),  // 59: perigee.store.v1.CountLiteTopicsRequest
-	(*CountLiteTopicsResponse)(nil), // 60: perigee.store.v1.CountLiteTopicsResponse
-	(*PurgeTopicRequest)(nil),       // 61: perigee.store.v1.PurgeTopicRequest
-	(*PurgeTopicResponse)(nil),      // 62: perigee.store.v1.PurgeTopicResponse
-	nil,                             // 63: perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	(*v1.Topic)(nil),                // 64: perigee.router.v1.Topic
-	(*v1.Group)(nil),                // 65: perigee.router.v1.Group
-	(*v1.Error)(nil),                // 66: perigee.router.v1.Error
-	(*v1.Resource)(nil),             // 67: perigee.router.v1.Resource
+	(PendingState)(0),              // 0: perigee.store.v1.PendingState
+	(*CallsRequest)(nil),           // 1: perigee.store.v1.CallsRequest
+	(*Call)(nil),                   // 2: perigee.store.v1.Call
+	(*Append)(nil),                 // 3: perigee.store.v1.Append
+	(*Message)(nil),                // 4: perigee.store.v1.Message
+	(*Receive)(nil),                // 5: perigee.store.v1.Receive
+	(*Lease)(nil),                  // 6: perigee.store.v1.Lease
+	(*Ack)(nil),                    // 7: perigee.store.v1.Ack
+	(*ChangeInvisible)(nil),        // 8: perigee.store.v1.ChangeInvisible
+	(*LeaseChange)(nil),            // 9: perigee.store.v1.LeaseChange
+	(*CallsResponse)(nil),          // 10: perigee.store.v1.CallsResponse
+	(*Answer)(nil),                 // 11: perigee.store.v1.Answer
+	(*Appended)(nil),               // 12: perigee.store.v1.Appended
+	(*Delivery)(nil),               // 13: perigee.store.v1.Delivery
+	(*Settled)(nil),                // 14: perigee.store.v1.Settled
+	(*DeadLetterRequest)(nil),      // 15: perigee.store.v1.DeadLetterRequest
+	(*DeadLetterResponse)(nil),     // 16: perigee.store.v1.DeadLetterResponse
+	(*PendingHandle)(nil),          // 17: perigee.store.v1.PendingHandle
+	(*RecallRequest)(nil),          // 18: perigee.store.v1.RecallRequest
+	(*RecallResponse)(nil),         // 19: perigee.store.v1.RecallResponse
+	(*PostponeRequest)(nil),        // 20: perigee.store.v1.PostponeRequest
+	(*PostponeResponse)(nil),       // 21: perigee.store.v1.PostponeResponse
+	(*PendingMark)(nil),            // 22: perigee.store.v1.PendingMark
+	(*ListPendingRequest)(nil),     // 23: perigee.store.v1.ListPendingRequest
+	(*ListPendingResponse)(nil),    // 24: perigee.store.v1.ListPendingResponse
+	(*PendingMessage)(nil),         // 25: perigee.store.v1.PendingMessage
+	(*CountTimersRequest)(nil),     // 26: perigee.store.v1.CountTimersRequest
+	(*CountTimersResponse)(nil),    // 27: perigee.store.v1.CountTimersResponse
+	(*EndTransactionRequest)(nil),  // 28: perigee.store.v1.EndTransactionRequest
+	(*EndTransactionResponse)(nil), // 29: perigee.store.v1.EndTransactionResponse
+	(*ChecksRequest)(nil),          // 30: perigee.store.v1.ChecksRequest
+	(*ChecksResponse)(nil),         // 31: perigee.store.v1.ChecksResponse
+	(*Check)(nil),                  // 32: perigee.store.v1.Check
+	(*UnaskedRequest)(nil),         // 33: perigee.store.v1.UnaskedRequest
+	(*UnaskedResponse)(nil),        // 34: perigee.store.v1.UnaskedResponse
+	(*CheckAgainRequest)(nil),      // 35: perigee.store.v1.CheckAgainRequest
+	(*CheckAgainResponse)(nil),     // 36: perigee.store.v1.CheckAgainResponse
+	(*PullRequest)(nil),            // 37: perigee.store.v1.PullRequest
+	(*PullResponse)(nil),           // 38: perigee.store.v1.PullResponse
+	(*GetQueuesRequest)(nil),       // 39: perigee.store.v1.GetQueuesRequest
+	(*GetQueuesResponse)(nil),      // 40: perigee.store.v1.GetQueuesResponse
+	(*QueueRange)(nil),             // 41: perigee.store.v1.QueueRange
+	(*GetRangeRequest)(nil),        // 42: perigee.store.v1.GetRangeRequest
+	(*GetRangeResponse)(nil),       // 43: perigee.store.v1.GetRangeResponse
+	(*GetOffsetAtRequest)(nil),     // 44: perigee.store.v1.GetOffsetAtRequest
+	(*GetOffsetAtResponse)(nil),    // 45: perigee.store.v1.GetOffsetAtResponse
+	(*GetPositionsRequest)(nil),    // 46: perigee.store.v1.GetPositionsRequest
+	(*GetPositionsResponse)(nil),   // 47: perigee.store.v1.GetPositionsResponse
+	(*Position)(nil),               // 48: perigee.store.v1.Position
+	(*GetBacklogsRequest)(nil),     // 49: perigee.store.v1.GetBacklogsRequest
+	(*GetBacklogsResponse)(nil),    // 50: perigee.store.v1.GetBacklogsResponse
+	(*Backlog)(nil),                // 51: perigee.store.v1.Backlog
+	(*SetOffsetRequest)(nil),       // 52: perigee.store.v1.SetOffsetRequest
+	(*SetOffsetResponse)(nil),      // 53: perigee.store.v1.SetOffsetResponse
+	(*LiteNames)(nil),              // 54: perigee.store.v1.LiteNames
+	(*SyncLiteRequest)(nil),        // 55: perigee.store.v1.SyncLiteRequest
+	(*SyncLiteResponse)(nil),       // 56: perigee.store.v1.SyncLiteResponse
+	(*LiteLoss)(nil),               // 57: perigee.store.v1.LiteLoss
+	(*LeaveLiteRequest)(nil),       // 58: perigee.store.v1.LeaveLiteRequest
+	(*LeaveLiteResponse)(nil),      // 59: perigee.store.v1.LeaveLiteResponse
+	(*GetLiteStockRequest)(nil),    // 60: perigee.store.v1.GetLiteStockRequest
+	(*GetLiteStockResponse)(nil),   // 61: perigee.store.v1.GetLiteStockResponse
+	(*LiteWaiting)(nil),            // 62: perigee.store.v1.LiteWaiting
+	(*PurgeTopicRequest)(nil),      // 63: perigee.store.v1.PurgeTopicRequest
+	(*PurgeTopicResponse)(nil),     // 64: perigee.store.v1.PurgeTopicResponse
+	nil,                            // 65: perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	nil,                            // 66: perigee.store.v1.SyncLiteRequest.NamesEntry
+	nil,                            // 67: perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	(*v1.Topic)(nil),               // 68: perigee.router.v1.Topic
+	(*v1.Group)(nil),               // 69: perigee.router.v1.Group
+	(*v1.Error)(nil),               // 70: perigee.router.v1.Error
+	(*v1.Resource)(nil),            // 71: perigee.router.v1.Resource
 }
 var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	2,  // 0: perigee.store.v1.CallsRequest.calls:type_name -> perigee.store.v1.Call
@@ -4481,20 +4628,20 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	5,  // 2: perigee.store.v1.Call.receive:type_name -> perigee.store.v1.Receive
 	7,  // 3: perigee.store.v1.Call.ack:type_name -> perigee.store.v1.Ack
 	8,  // 4: perigee.store.v1.Call.change_invisible:type_name -> perigee.store.v1.ChangeInvisible
-	64, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
+	68, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
 	4,  // 6: perigee.store.v1.Append.messages:type_name -> perigee.store.v1.Message
-	64, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
-	65, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
+	68, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
+	69, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
 	6,  // 9: perigee.store.v1.Ack.leases:type_name -> perigee.store.v1.Lease
 	9,  // 10: perigee.store.v1.ChangeInvisible.changes:type_name -> perigee.store.v1.LeaseChange
 	6,  // 11: perigee.store.v1.LeaseChange.lease:type_name -> perigee.store.v1.Lease
 	11, // 12: perigee.store.v1.CallsResponse.answers:type_name -> perigee.store.v1.Answer
-	66, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
+	70, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
 	12, // 14: perigee.store.v1.Answer.appended:type_name -> perigee.store.v1.Appended
 	13, // 15: perigee.store.v1.Answer.deliveries:type_name -> perigee.store.v1.Delivery
 	14, // 16: perigee.store.v1.Answer.settled:type_name -> perigee.store.v1.Settled
 	4,  // 17: perigee.store.v1.Delivery.message:type_name -> perigee.store.v1.Message
-	66, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
+	70, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
 	6,  // 19: perigee.store.v1.DeadLetterRequest.lease:type_name -> perigee.store.v1.Lease
 	17, // 20: perigee.store.v1.RecallRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 21: perigee.store.v1.RecallResponse.results:type_name -> perigee.store.v1.Settled
@@ -4506,75 +4653,79 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	22, // 27: perigee.store.v1.ListPendingResponse.next:type_name -> perigee.store.v1.PendingMark
 	17, // 28: perigee.store.v1.PendingMessage.handle:type_name -> perigee.store.v1.PendingHandle
 	17, // 29: perigee.store.v1.EndTransactionRequest.handle:type_name -> perigee.store.v1.PendingHandle
-	67, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
+	71, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
 	32, // 31: perigee.store.v1.ChecksResponse.checks:type_name -> perigee.store.v1.Check
 	17, // 32: perigee.store.v1.Check.handle:type_name -> perigee.store.v1.PendingHandle
 	4,  // 33: perigee.store.v1.Check.message:type_name -> perigee.store.v1.Message
 	32, // 34: perigee.store.v1.UnaskedRequest.checks:type_name -> perigee.store.v1.Check
 	17, // 35: perigee.store.v1.CheckAgainRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 36: perigee.store.v1.CheckAgainResponse.results:type_name -> perigee.store.v1.Settled
-	64, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
+	68, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
 	13, // 38: perigee.store.v1.PullResponse.deliveries:type_name -> perigee.store.v1.Delivery
 	41, // 39: perigee.store.v1.GetQueuesResponse.queues:type_name -> perigee.store.v1.QueueRange
-	64, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
+	68, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
 	41, // 41: perigee.store.v1.GetRangeResponse.range:type_name -> perigee.store.v1.QueueRange
-	64, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
+	68, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
 	48, // 43: perigee.store.v1.GetPositionsResponse.positions:type_name -> perigee.store.v1.Position
 	41, // 44: perigee.store.v1.Position.range:type_name -> perigee.store.v1.QueueRange
 	51, // 45: perigee.store.v1.GetBacklogsResponse.backlogs:type_name -> perigee.store.v1.Backlog
-	64, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
-	65, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
-	63, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	64, // 49: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
-	65, // 50: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
-	56, // 51: perigee.store.v1.SyncLiteResponse.losses:type_name -> perigee.store.v1.LiteLoss
-	1,  // 52: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
-	15, // 53: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
-	18, // 54: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
-	20, // 55: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
-	23, // 56: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
-	26, // 57: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
-	28, // 58: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
-	30, // 59: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
-	33, // 60: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
-	35, // 61: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
-	37, // 62: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
-	39, // 63: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
-	42, // 64: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
-	44, // 65: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
-	46, // 66: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
-	49, // 67: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
-	52, // 68: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
-	54, // 69: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
-	57, // 70: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
-	59, // 71: perigee.store.v1.StoreService.CountLiteTopics:input_type -> perigee.store.v1.CountLiteTopicsRequest
-	61, // 72: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
-	10, // 73: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
-	16, // 74: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
-	19, // 75: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
-	21, // 76: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
-	24, // 77: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
-	27, // 78: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
-	29, // 79: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
-	31, // 80: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
-	34, // 81: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
-	36, // 82: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
-	38, // 83: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
-	40, // 84: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
-	43, // 85: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
-	45, // 86: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
-	47, // 87: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
-	50, // 88: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
-	53, // 89: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
-	55, // 90: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
-	58, // 91: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
-	60, // 92: perigee.store.v1.StoreService.CountLiteTopics:output_type -> perigee.store.v1.CountLiteTopicsResponse
-	62, // 93: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
-	73, // [73:94] is the sub-list for method output_type
-	52, // [52:73] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	68, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
+	69, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
+	65, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	66, // 49: perigee.store.v1.SyncLiteRequest.names:type_name -> perigee.store.v1.SyncLiteRequest.NamesEntry
+	68, // 50: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
+	69, // 51: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
+	57, // 52: perigee.store.v1.SyncLiteResponse.losses:type_name -> perigee.store.v1.LiteLoss
+	67, // 53: perigee.store.v1.GetLiteStockResponse.groups:type_name -> perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	54, // 54: perigee.store.v1.SyncLiteRequest.NamesEntry.value:type_name -> perigee.store.v1.LiteNames
+	62, // 55: perigee.store.v1.GetLiteStockResponse.GroupsEntry.value:type_name -> perigee.store.v1.LiteWaiting
+	1,  // 56: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
+	15, // 57: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
+	18, // 58: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
+	20, // 59: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
+	23, // 60: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
+	26, // 61: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
+	28, // 62: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
+	30, // 63: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
+	33, // 64: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
+	35, // 65: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
+	37, // 66: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
+	39, // 67: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
+	42, // 68: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
+	44, // 69: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
+	46, // 70: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
+	49, // 71: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
+	52, // 72: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
+	55, // 73: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
+	58, // 74: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
+	60, // 75: perigee.store.v1.StoreService.GetLiteStock:input_type -> perigee.store.v1.GetLiteStockRequest
+	63, // 76: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
+	10, // 77: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
+	16, // 78: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
+	19, // 79: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
+	21, // 80: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
+	24, // 81: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
+	27, // 82: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
+	29, // 83: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
+	31, // 84: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
+	34, // 85: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
+	36, // 86: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
+	38, // 87: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
+	40, // 88: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
+	43, // 89: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
+	45, // 90: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
+	47, // 91: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
+	50, // 92: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
+	53, // 93: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
+	56, // 94: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
+	59, // 95: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
+	61, // 96: perigee.store.v1.StoreService.GetLiteStock:output_type -> perigee.store.v1.GetLiteStockResponse
+	64, // 97: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
+	77, // [77:98] is the sub-list for method output_type
+	56, // [56:77] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_perigee_store_v1_store_proto_init() }
@@ -4594,7 +4745,7 @@ func file_perigee_store_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_store_v1_store_proto_rawDesc), len(file_perigee_store_v1_store_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   63,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

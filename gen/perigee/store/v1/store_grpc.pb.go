@@ -21,27 +21,27 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	StoreService_Calls_FullMethodName           = "/perigee.store.v1.StoreService/Calls"
-	StoreService_DeadLetter_FullMethodName      = "/perigee.store.v1.StoreService/DeadLetter"
-	StoreService_Recall_FullMethodName          = "/perigee.store.v1.StoreService/Recall"
-	StoreService_Postpone_FullMethodName        = "/perigee.store.v1.StoreService/Postpone"
-	StoreService_ListPending_FullMethodName     = "/perigee.store.v1.StoreService/ListPending"
-	StoreService_CountTimers_FullMethodName     = "/perigee.store.v1.StoreService/CountTimers"
-	StoreService_EndTransaction_FullMethodName  = "/perigee.store.v1.StoreService/EndTransaction"
-	StoreService_Checks_FullMethodName          = "/perigee.store.v1.StoreService/Checks"
-	StoreService_Unasked_FullMethodName         = "/perigee.store.v1.StoreService/Unasked"
-	StoreService_CheckAgain_FullMethodName      = "/perigee.store.v1.StoreService/CheckAgain"
-	StoreService_Pull_FullMethodName            = "/perigee.store.v1.StoreService/Pull"
-	StoreService_GetQueues_FullMethodName       = "/perigee.store.v1.StoreService/GetQueues"
-	StoreService_GetRange_FullMethodName        = "/perigee.store.v1.StoreService/GetRange"
-	StoreService_GetOffsetAt_FullMethodName     = "/perigee.store.v1.StoreService/GetOffsetAt"
-	StoreService_GetPositions_FullMethodName    = "/perigee.store.v1.StoreService/GetPositions"
-	StoreService_GetBacklogs_FullMethodName     = "/perigee.store.v1.StoreService/GetBacklogs"
-	StoreService_SetOffset_FullMethodName       = "/perigee.store.v1.StoreService/SetOffset"
-	StoreService_SyncLite_FullMethodName        = "/perigee.store.v1.StoreService/SyncLite"
-	StoreService_LeaveLite_FullMethodName       = "/perigee.store.v1.StoreService/LeaveLite"
-	StoreService_CountLiteTopics_FullMethodName = "/perigee.store.v1.StoreService/CountLiteTopics"
-	StoreService_PurgeTopic_FullMethodName      = "/perigee.store.v1.StoreService/PurgeTopic"
+	StoreService_Calls_FullMethodName          = "/perigee.store.v1.StoreService/Calls"
+	StoreService_DeadLetter_FullMethodName     = "/perigee.store.v1.StoreService/DeadLetter"
+	StoreService_Recall_FullMethodName         = "/perigee.store.v1.StoreService/Recall"
+	StoreService_Postpone_FullMethodName       = "/perigee.store.v1.StoreService/Postpone"
+	StoreService_ListPending_FullMethodName    = "/perigee.store.v1.StoreService/ListPending"
+	StoreService_CountTimers_FullMethodName    = "/perigee.store.v1.StoreService/CountTimers"
+	StoreService_EndTransaction_FullMethodName = "/perigee.store.v1.StoreService/EndTransaction"
+	StoreService_Checks_FullMethodName         = "/perigee.store.v1.StoreService/Checks"
+	StoreService_Unasked_FullMethodName        = "/perigee.store.v1.StoreService/Unasked"
+	StoreService_CheckAgain_FullMethodName     = "/perigee.store.v1.StoreService/CheckAgain"
+	StoreService_Pull_FullMethodName           = "/perigee.store.v1.StoreService/Pull"
+	StoreService_GetQueues_FullMethodName      = "/perigee.store.v1.StoreService/GetQueues"
+	StoreService_GetRange_FullMethodName       = "/perigee.store.v1.StoreService/GetRange"
+	StoreService_GetOffsetAt_FullMethodName    = "/perigee.store.v1.StoreService/GetOffsetAt"
+	StoreService_GetPositions_FullMethodName   = "/perigee.store.v1.StoreService/GetPositions"
+	StoreService_GetBacklogs_FullMethodName    = "/perigee.store.v1.StoreService/GetBacklogs"
+	StoreService_SetOffset_FullMethodName      = "/perigee.store.v1.StoreService/SetOffset"
+	StoreService_SyncLite_FullMethodName       = "/perigee.store.v1.StoreService/SyncLite"
+	StoreService_LeaveLite_FullMethodName      = "/perigee.store.v1.StoreService/LeaveLite"
+	StoreService_GetLiteStock_FullMethodName   = "/perigee.store.v1.StoreService/GetLiteStock"
+	StoreService_PurgeTopic_FullMethodName     = "/perigee.store.v1.StoreService/PurgeTopic"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -95,12 +95,12 @@ type StoreServiceClient interface {
 	GetBacklogs(ctx context.Context, in *GetBacklogsRequest, opts ...grpc.CallOption) (*GetBacklogsResponse, error)
 	// SetOffset moves the progress of a group in queues of a topic on a shard.
 	SetOffset(ctx context.Context, in *SetOffsetRequest, opts ...grpc.CallOption) (*SetOffsetResponse, error)
-	// SyncLite changes which lite topics a client wants on a shard.
+	// SyncLite changes which lite topics a client wants on the node.
 	SyncLite(ctx context.Context, in *SyncLiteRequest, opts ...grpc.CallOption) (*SyncLiteResponse, error)
 	// LeaveLite forgets which lite topics a client wants on any shard of the node.
 	LeaveLite(ctx context.Context, in *LeaveLiteRequest, opts ...grpc.CallOption) (*LeaveLiteResponse, error)
-	// CountLiteTopics answers how many lite topics a topic has on a shard.
-	CountLiteTopics(ctx context.Context, in *CountLiteTopicsRequest, opts ...grpc.CallOption) (*CountLiteTopicsResponse, error)
+	// GetLiteStock answers what the lite topics of a topic hold on a shard.
+	GetLiteStock(ctx context.Context, in *GetLiteStockRequest, opts ...grpc.CallOption) (*GetLiteStockResponse, error)
 	// PurgeTopic empties a topic on every shard of the node.
 	PurgeTopic(ctx context.Context, in *PurgeTopicRequest, opts ...grpc.CallOption) (*PurgeTopicResponse, error)
 }
@@ -306,10 +306,10 @@ func (c *storeServiceClient) LeaveLite(ctx context.Context, in *LeaveLiteRequest
 	return out, nil
 }
 
-func (c *storeServiceClient) CountLiteTopics(ctx context.Context, in *CountLiteTopicsRequest, opts ...grpc.CallOption) (*CountLiteTopicsResponse, error) {
+func (c *storeServiceClient) GetLiteStock(ctx context.Context, in *GetLiteStockRequest, opts ...grpc.CallOption) (*GetLiteStockResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CountLiteTopicsResponse)
-	err := c.cc.Invoke(ctx, StoreService_CountLiteTopics_FullMethodName, in, out, cOpts...)
+	out := new(GetLiteStockResponse)
+	err := c.cc.Invoke(ctx, StoreService_GetLiteStock_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -377,12 +377,12 @@ type StoreServiceServer interface {
 	GetBacklogs(context.Context, *GetBacklogsRequest) (*GetBacklogsResponse, error)
 	// SetOffset moves the progress of a group in queues of a topic on a shard.
 	SetOffset(context.Context, *SetOffsetRequest) (*SetOffsetResponse, error)
-	// SyncLite changes which lite topics a client wants on a shard.
+	// SyncLite changes which lite topics a client wants on the node.
 	SyncLite(context.Context, *SyncLiteRequest) (*SyncLiteResponse, error)
 	// LeaveLite forgets which lite topics a client wants on any shard of the node.
 	LeaveLite(context.Context, *LeaveLiteRequest) (*LeaveLiteResponse, error)
-	// CountLiteTopics answers how many lite topics a topic has on a shard.
-	CountLiteTopics(context.Context, *CountLiteTopicsRequest) (*CountLiteTopicsResponse, error)
+	// GetLiteStock answers what the lite topics of a topic hold on a shard.
+	GetLiteStock(context.Context, *GetLiteStockRequest) (*GetLiteStockResponse, error)
 	// PurgeTopic empties a topic on every shard of the node.
 	PurgeTopic(context.Context, *PurgeTopicRequest) (*PurgeTopicResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
@@ -452,8 +452,8 @@ func (UnimplementedStoreServiceServer) SyncLite(context.Context, *SyncLiteReques
 func (UnimplementedStoreServiceServer) LeaveLite(context.Context, *LeaveLiteRequest) (*LeaveLiteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LeaveLite not implemented")
 }
-func (UnimplementedStoreServiceServer) CountLiteTopics(context.Context, *CountLiteTopicsRequest) (*CountLiteTopicsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method CountLiteTopics not implemented")
+func (UnimplementedStoreServiceServer) GetLiteStock(context.Context, *GetLiteStockRequest) (*GetLiteStockResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLiteStock not implemented")
 }
 func (UnimplementedStoreServiceServer) PurgeTopic(context.Context, *PurgeTopicRequest) (*PurgeTopicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PurgeTopic not implemented")
@@ -810,20 +810,20 @@ func _StoreService_LeaveLite_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
-func _StoreService_CountLiteTopics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CountLiteTopicsRequest)
+func _StoreService_GetLiteStock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLiteStockRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(StoreServiceServer).CountLiteTopics(ctx, in)
+		return srv.(StoreServiceServer).GetLiteStock(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: StoreService_CountLiteTopics_FullMethodName,
+		FullMethod: StoreService_GetLiteStock_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(StoreServiceServer).CountLiteTopics(ctx, req.(*CountLiteTopicsRequest))
+		return srv.(StoreServiceServer).GetLiteStock(ctx, req.(*GetLiteStockRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -926,8 +926,8 @@ var StoreService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _StoreService_LeaveLite_Handler,
 		},
 		{
-			MethodName: "CountLiteTopics",
-			Handler:    _StoreService_CountLiteTopics_Handler,
+			MethodName: "GetLiteStock",
+			Handler:    _StoreService_GetLiteStock_Handler,
 		},
 		{
 			MethodName: "PurgeTopic",
