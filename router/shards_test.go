@@ -166,3 +166,28 @@ func TestAWatchReportsShards(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []Change{{Shard: &Shard{"s2", ShardDraining}}, {TopicID: a.ID, Topic: a}}, next(t, w))
 }
+
+// TestDeadLettersAreReadWhereTheyDied: each shard copies those of its own messages.
+func TestDeadLettersAreReadWhereTheyDied(t *testing.T) {
+	r, err := Open(Options{FS: vfs.NewMem(), Dir: "meta"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	for _, name := range []string{"b", "a"} {
+		_, err := r.AddShard(t.Context(), name)
+		require.NoError(t, err)
+	}
+	g, _, err := r.CreateGroup(t.Context(), GroupSpec{Resource: mq.Resource{Name: "g"}})
+	require.NoError(t, err)
+	want := []mq.ShardQueues{{Shard: "a", Read: 1, Write: 1}, {Shard: "b", Read: 1, Write: 1}}
+	byName, err := r.Topic(t.Context(), g.Resource.DeadLetterTopic())
+	require.NoError(t, err)
+	require.Equal(t, want, byName.Shards)
+	byID, err := r.TopicByID(g.DeadLetter)
+	require.NoError(t, err)
+	require.Equal(t, want, byID.Shards)
+	_, err = r.AddShard(t.Context(), "c")
+	require.NoError(t, err)
+	list := r.ListTopics(t.Context(), Selection{DeadLetters: true})
+	require.Len(t, list, 1)
+	require.Len(t, list[0].Shards, 3)
+}

@@ -50,6 +50,23 @@ func deadLetterTopic(g *mq.Group) *mq.Topic {
 	}
 }
 
+// everywhere returns a dead-letter topic on every shard there is: used-up messages are
+// copied where they died. Other topics, and nil, are returned as they are.
+func (s *snapshot) everywhere(t *mq.Topic) *mq.Topic {
+	if t == nil || !isDeadLetter(t.Resource) || len(s.shards) == 0 {
+		return t
+	}
+	all := *t
+	all.Shards = slices.Clone(t.Shards)
+	for _, sh := range s.shards {
+		if _, err := t.On(sh.Name); err != nil && sh.State != ShardRemoved {
+			all.Shards = append(all.Shards, mq.ShardQueues{Shard: sh.Name, Read: 1, Write: 1})
+		}
+	}
+	slices.SortFunc(all.Shards, func(a, b mq.ShardQueues) int { return strings.Compare(a.Shard, b.Shard) })
+	return &all
+}
+
 // A Selection says what to list: one namespace or all, and with Prefix only
 // what begins with it.
 type Selection struct {

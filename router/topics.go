@@ -36,7 +36,9 @@ type TopicUpdate struct {
 // the group's dead-letter topic, which exists as long as the group. The error
 // matches mq.ErrTopicNotFound.
 func (v *View) Topic(_ context.Context, name mq.Resource) (*mq.Topic, error) {
-	return v.current.Load().topic(name)
+	s := v.current.Load()
+	t, err := s.topic(name)
+	return s.everywhere(t), err
 }
 
 func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
@@ -56,8 +58,9 @@ func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
 // TopicByID returns the topic with that id, be it a dead-letter topic. The
 // error matches mq.ErrTopicNotFound; an id that is gone never comes back.
 func (v *View) TopicByID(id mq.TopicID) (*mq.Topic, error) {
-	if t := v.current.Load().topicIDs.get(id); t != nil {
-		return t, nil
+	s := v.current.Load()
+	if t := s.topicIDs.get(id); t != nil {
+		return s.everywhere(t), nil
 	}
 	return nil, fmt.Errorf("%w: id %d", mq.ErrTopicNotFound, id)
 }
@@ -288,5 +291,10 @@ func (r *Router) DeleteTopic(ctx context.Context, name mq.Resource) (t *mq.Topic
 
 // ListTopics returns the selected topics in the order of namespace and name.
 func (v *View) ListTopics(_ context.Context, sel Selection) []*mq.Topic {
-	return v.current.Load().listTopics(sel)
+	s := v.current.Load()
+	list := s.listTopics(sel)
+	for i, t := range list {
+		list[i] = s.everywhere(t)
+	}
+	return list
 }

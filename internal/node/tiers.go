@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -155,6 +156,9 @@ type directory struct{ routers *routerremote.Client }
 // NodeOf implements storeremote.Directory.
 func (d directory) NodeOf(shard string) (string, error) {
 	n, err := d.routers.StoreOf(shard)
+	if errors.Is(err, mq.ErrShardNotFound) && slices.ContainsFunc(d.routers.Shards(), func(s router.Shard) bool { return s.Name == shard }) {
+		err = fmt.Errorf("%w: no store node that is alive serves shard %s", mq.ErrUnavailable, shard)
+	}
 	return n.Address, err
 }
 

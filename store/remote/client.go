@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,8 +102,21 @@ func (c *Client) at(addr string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.forget()
 	c.nodes[addr] = n
 	return n, nil
+}
+
+// forget ends the connections to nodes that are not there any more: one has come back
+// at another address, or for good has gone.
+func (c *Client) forget() {
+	alive := c.opts.Directory.Nodes()
+	for addr, n := range c.nodes {
+		if !slices.Contains(alive, addr) && n.down() {
+			delete(c.nodes, addr)
+			go func() { _ = n.close() }()
+		}
+	}
 }
 
 // Append is that of store.Store.

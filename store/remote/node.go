@@ -95,6 +95,20 @@ func (n *node) close() error {
 	return err
 }
 
+// down reports whether nothing connects the node.
+func (n *node) down() bool {
+	for i := range n.lines {
+		l := &n.lines[i]
+		l.mu.Lock()
+		up := l.link != nil
+		l.mu.Unlock()
+		if up {
+			return false
+		}
+	}
+	return true
+}
+
 // keep makes a link whenever there is none.
 func (n *node) keep(l *line) {
 	for wait := minBackoff; n.ctx.Err() == nil; {

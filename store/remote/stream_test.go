@@ -293,7 +293,7 @@ func TestWhatIsWrittenByHandIsWhatTheProtoSays(t *testing.T) {
 		m.Content, m.LiteLimit = 0, 0
 		pm := &storepb.Message{
 			Id: m.ID, Tag: m.Tag, Type: uint32(m.Type), Group: m.Group, Properties: m.Properties, System: m.System, Body: m.Body,
-			DeliverAt: m.DeliverAt.UnixNano(), Recovery: int64(m.Recovery), Lite: m.Lite,
+			DeliverAt: m.DeliverAt.UnixNano(), Recovery: int64(m.Recovery), Lite: m.Lite, Delay: int64(m.Delay),
 		}
 		e.want, e.give = []any{"s", topic(), mq.QueueID(3), []*mq.Message{&m}}, []any{[]mq.Appended{{Queue: 3, Offset: 1 << 40, StoreTime: time.Unix(5, 6), Pending: 9, Repeated: true}}, nil}
 		got := call(&storepb.Call{Id: 1, Call: &storepb.Call_Append{Append: &storepb.Append{Topic: tierwire.FromTopic(topic()), Queue: 3, Messages: []*storepb.Message{pm}}}})
