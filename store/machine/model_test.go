@@ -233,6 +233,9 @@ func (m *model) endDeliveries(c *command.EndDeliveries) (refs []keyspace.Ref) {
 		return nil
 	}
 	s := m.placed(sub)
+	if c.Back && int64(c.To) < int64(s.progress[c.Queue]) {
+		return nil
+	}
 	for ref := range s.leases {
 		if ref.Queue == c.Queue && ref.Offset >= c.From && ref.Offset < c.To {
 			refs = append(refs, ref)

@@ -220,6 +220,9 @@ func (m *Machine) applyEndDeliveries(rec Record, res *Result) error {
 	if err := errors.Join(m.loadQueues(t), m.loadProgress(s, t)); err != nil {
 		return err
 	}
+	if c.Back && c.To < s.progress[c.Queue] {
+		return nil // what is under delivery from To on would come again while it is
+	}
 	if err := m.Commit(); err != nil { // what is under delivery is read
 		return err
 	}
