@@ -57,11 +57,13 @@ func (s *snapshot) everywhere(t *mq.Topic) *mq.Topic {
 		return t
 	}
 	all := *t
-	all.Shards = slices.Clone(t.Shards)
 	for _, sh := range s.shards {
 		if _, err := t.On(sh.Name); err != nil && sh.State != ShardRemoved {
-			all.Shards = append(all.Shards, mq.ShardQueues{Shard: sh.Name, Read: 1, Write: 1})
+			all.Shards = append(slices.Clip(all.Shards), mq.ShardQueues{Shard: sh.Name, Read: 1, Write: 1})
 		}
+	}
+	if len(all.Shards) == len(t.Shards) {
+		return t
 	}
 	slices.SortFunc(all.Shards, func(a, b mq.ShardQueues) int { return strings.Compare(a.Shard, b.Shard) })
 	return &all

@@ -252,7 +252,7 @@ func TestAStoreNodeThatIsAwayHoldsUpNoOther(t *testing.T) {
 	back := 0
 	require.Eventually(t, func() bool {
 		st, _ := p.try(t, "ordered", func(m *rmqpb.Message) {
-			m.SystemProperties.MessageGroup, m.SystemProperties.MessageType = new("group" + rand.Text()), rmqpb.MessageType_FIFO
+			m.SystemProperties.MessageGroup, m.SystemProperties.MessageType = new("group"+rand.Text()), rmqpb.MessageType_FIFO
 		})
 		got, _ := p.receiveFrom(t, "t", "g", "b")
 		for _, m := range got {

@@ -113,8 +113,12 @@ func (s *Server) Calls(gs grpc.BidiStreamingServer[storepb.CallsRequest, storepb
 	ctx, cancel := context.WithCancel(gs.Context())
 	defer cancel()
 	st := &stream{s: s, ctx: ctx, out: newOutbox(), receives: map[uint64]*delivering{}}
-	received := make(chan error, 1)
-	go func() { received <- st.receive(gs) }()
+	received := make(chan struct{})
+	var broken error
+	go func() {
+		broken = st.receive(gs)
+		close(received)
+	}()
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -124,9 +128,8 @@ func (s *Server) Calls(gs grpc.BidiStreamingServer[storepb.CallsRequest, storepb
 			}
 		}
 	}()
-	var err error
 	select {
-	case err = <-received:
+	case <-received:
 	case <-s.closing:
 	}
 	st.end()
@@ -134,12 +137,15 @@ func (s *Server) Calls(gs grpc.BidiStreamingServer[storepb.CallsRequest, storepb
 	st.calls.Wait()
 	st.out.close()
 	<-sent
-	if err == nil {
-		st.awaitTaken(received)
-	}
+	st.awaitTaken(received)
 	st.out.drop()
 	st.giveBackAll()
-	return err
+	select {
+	case <-received:
+		return broken
+	default:
+		return nil
+	}
 }
 
 // end refuses the calls that come from now on.
@@ -260,7 +266,7 @@ func (s *Server) giveBack(changes []mq.LeaseChange) {
 }
 
 // awaitTaken waits for a moment until all that was answered is known to have arrived.
-func (st *stream) awaitTaken(received <-chan error) {
+func (st *stream) awaitTaken(received <-chan struct{}) {
 	deadline := time.NewTimer(takenWait)
 	defer deadline.Stop()
 	tick := time.NewTicker(takenWait / 50)
@@ -273,7 +279,7 @@ func (st *stream) awaitTaken(received <-chan error) {
 			return
 		}
 		select {
-		case <-received:
+		case <-received: // why does not matter
 			return
 		case <-deadline.C:
 			return

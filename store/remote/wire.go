@@ -49,7 +49,8 @@ func (w *builder) element(n protowire.Number, v string) {
 }
 
 // lengthSize is how many bytes the length of a message takes that is begun before it is
-// known: a varint may be longer than it needs to be.
+// known: a varint may be longer than it needs to be. It is enough for 256 MiB, four times
+// maxCall.
 const lengthSize = 4
 
 // begin begins a message inside the message, which end ends.
@@ -66,9 +67,6 @@ func (w *builder) end(begun int) {
 	}
 	at[lengthSize-1] &= 0x7f
 }
-
-// maxMessage is the longest message that end can end.
-const maxMessage = 1<<(7*lengthSize) - 1
 
 // errFrame says that the other side sent what cannot be read.
 var errFrame = errors.New("a message between tiers cannot be read")
