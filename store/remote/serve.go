@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -142,10 +143,12 @@ func (s *Server) Calls(gs grpc.BidiStreamingServer[storepb.CallsRequest, storepb
 	st.giveBackAll()
 	select {
 	case <-received:
-		return broken
+		if !errors.Is(broken, io.EOF) {
+			return broken
+		}
 	default:
-		return nil
 	}
+	return nil
 }
 
 // end refuses the calls that come from now on.
