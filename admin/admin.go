@@ -87,7 +87,7 @@ type Options struct {
 	Store  Store
 	// Shards are the shards of the deployment, in the order in which the
 	// progress of a group is gathered.
-	Shards []string
+	Shards func() []string
 	// MaxDelay is how far ahead a delayed message may be postponed to: 40 days by default.
 	MaxDelay time.Duration
 	// Clients knows who is connected; nil: nobody. Node is what this node is called.
@@ -108,7 +108,7 @@ type Server struct {
 
 	router  Router
 	store   Store
-	shards  []string
+	shards  func() []string
 	clients Clients
 	node    string
 	logger  *slog.Logger
@@ -171,6 +171,7 @@ var statuses = []struct {
 	{mq.ErrUnknownTransaction, codes.NotFound},
 	{mq.ErrTransactionEnded, codes.FailedPrecondition},
 	{mq.ErrShardNotFound, codes.Unavailable},
+	{mq.ErrUnavailable, codes.Unavailable},
 	{mq.ErrStopped, codes.Unavailable},
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},

@@ -46,7 +46,7 @@ func newFixtureOn(t *testing.T, shards []string) *fixture {
 	r, err := router.Open(router.Options{FS: fs, Dir: "meta", Shards: shards})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: shards}), st, r}
+	return &fixture{New(Options{Router: r, Store: st, Clients: oneClient("c"), Shards: func() []string { return shards }}), st, r}
 }
 
 // oneClient is the only client that is connected.
@@ -421,7 +421,7 @@ func TestEverySentinelHasAStatusOfItsOwn(t *testing.T) {
 	for _, err := range []error{
 		mq.ErrInvalid, mq.ErrIllegalTopic, mq.ErrIllegalGroup, mq.ErrTopicNotFound, mq.ErrTopicExists, mq.ErrGroupNotFound,
 		mq.ErrGroupExists, mq.ErrQueueNotFound, mq.ErrShardNotFound, mq.ErrForbidden, mq.ErrInvalidReceipt, mq.ErrLeaseEnded,
-		mq.ErrTooLarge, mq.ErrBusy, mq.ErrStopped, mq.ErrNotImplemented, context.Canceled, context.DeadlineExceeded,
+		mq.ErrTooLarge, mq.ErrBusy, mq.ErrStopped, mq.ErrUnavailable, mq.ErrNotImplemented, context.Canceled, context.DeadlineExceeded,
 	} {
 		got := s.refusal(t.Context(), fmt.Errorf("about x: %w", err))
 		require.NotContains(t, []codes.Code{codes.OK, codes.Unknown, codes.Internal}, status.Code(got), "%v", err)

@@ -45,7 +45,7 @@ func (s *Server) redriveBacklogs(ctx context.Context, namespace string) (map[mq.
 		return nil, err
 	}
 	waiting := map[mq.TopicID]int64{}
-	for _, shard := range s.shards {
+	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, via.ID)
 		if err != nil {
 			return nil, err

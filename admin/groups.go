@@ -54,7 +54,7 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 	}
 	byID := map[mq.TopicID]progress{}
 	var list []*adminpb.GroupTopic
-	for _, shard := range s.shards {
+	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
 		if err != nil {
 			return nil, err

@@ -46,7 +46,7 @@ func (s *Server) placesOf(ctx context.Context, g *mq.Group, name mq.Resource) ([
 	}
 	seen := map[mq.TopicID]bool{}
 	var topics []*mq.Topic
-	for _, shard := range s.shards {
+	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
 		if err != nil {
 			return nil, err

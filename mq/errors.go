@@ -81,6 +81,13 @@ var (
 	// ErrStopped: the store has been closed, or stopped itself after a failed
 	// write. What was asked may or may not survive a restart.
 	ErrStopped = errors.New("store stopped")
+	// ErrUnavailable: nobody who could answer is reachable, no router or no node that
+	// serves the shard; trying later may succeed. Nothing was done, unless
+	// ErrOutcomeUnknown comes with it.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrOutcomeUnknown: the connection to whoever was asked broke before there was an
+	// answer. It may have been done or not. It comes with ErrUnavailable.
+	ErrOutcomeUnknown = fmt.Errorf("outcome unknown: %w", ErrUnavailable)
 	// ErrNotImplemented: the protocol has the call, this server does not yet.
 	ErrNotImplemented = errors.New("not implemented")
 )

@@ -2,6 +2,7 @@ package mq
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -182,6 +183,13 @@ func (t *Topic) On(shard string) (ShardQueues, error) {
 		}
 	}
 	return ShardQueues{}, fmt.Errorf("topic %s on shard %q: %w", t.Resource, shard, ErrQueueNotFound)
+}
+
+// Without returns the topic as it is without the named shard.
+func (t *Topic) Without(shard string) *Topic {
+	other := *t
+	other.Shards = slices.DeleteFunc(slices.Clone(t.Shards), func(s ShardQueues) bool { return s.Shard == shard })
+	return &other
 }
 
 // PriorityQueue returns the queue of a PRIORITY topic in which messages of a priority

@@ -39,6 +39,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
@@ -98,8 +99,25 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (stored []mq
 	if err != nil {
 		return nil, to, err
 	}
-	stored, err = s.store.Append(ctx, shard, topic, queue, converted)
-	return stored, mq.PendingHandle{Shard: shard, Topic: topic.ID}, err
+	for others := topic; ; {
+		stored, err = s.store.Append(ctx, shard, topic, queue, converted)
+		if !errors.Is(err, mq.ErrUnavailable) || errors.Is(err, mq.ErrOutcomeUnknown) || !anywhere(topic, msgs) {
+			return stored, mq.PendingHandle{Shard: shard, Topic: topic.ID}, err
+		}
+		// Nothing was done there, and the messages may go to any shard.
+		others = others.Without(shard)
+		next, at, none := s.place(others, msgs)
+		if none != nil {
+			return nil, to, err
+		}
+		shard, queue = next, at
+	}
+}
+
+// anywhere reports whether the messages may be stored on any shard of the topic. Those of
+// a message group, or of a lite topic, may not: it has one place.
+func anywhere(t *mq.Topic, msgs []*rmqpb.Message) bool {
+	return t.Type != mq.TopicLite && !slices.ContainsFunc(msgs, func(m *rmqpb.Message) bool { return m.GetSystemProperties().GetMessageGroup() != "" })
 }
 
 // topicFor returns the topic of the messages if it takes them. A topic that is made

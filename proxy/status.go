@@ -57,6 +57,8 @@ var codes = []struct {
 	// The one code on which producers wait before they try again, elsewhere if they can.
 	// With others they are back three times in a millisecond.
 	{mq.ErrStoreFull, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrOutcomeUnknown, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrUnavailable, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrNotImplemented, rmqpb.Code_NOT_IMPLEMENTED},
 	{mq.ErrTopicExists, rmqpb.Code_PRECONDITION_FAILED},
 	{mq.ErrGroupExists, rmqpb.Code_PRECONDITION_FAILED},

@@ -152,6 +152,13 @@ func (s *snapshot) load(e Entry) error {
 			return err
 		}
 		return s.addGroup(e.Key, g)
+	case strings.HasPrefix(e.Key, shardPrefix):
+		shard, err := decodeShard(e)
+		if err != nil {
+			return err
+		}
+		s.shards = withShard(s.shards, shard)
+		return nil
 	}
 	return &DamageError{Entry: e.Key, Reason: "is of no known kind"}
 }

@@ -26,14 +26,17 @@ import (
 type contents struct {
 	Topics   []*mq.Topic
 	Groups   []*mq.Group
+	Shards   []Shard
 	Revision uint64
 	Last     [2]uint32
 }
 
-func contentsOf(r *Router) contents {
+func contentsOf(r *Router) contents { return contentsOfView(&r.View) }
+
+func contentsOfView(v *View) contents {
 	all := Selection{AllNamespaces: true, DeadLetters: true, SystemGroups: true}
-	s := r.current.Load()
-	return contents{s.listTopics(all), s.listGroups(all), s.revision, [2]uint32{uint32(s.lastTopic), uint32(s.lastGroup)}}
+	s := v.current.Load()
+	return contents{s.listTopics(all), s.listGroups(all), s.shards, s.revision, [2]uint32{uint32(s.lastTopic), uint32(s.lastGroup)}}
 }
 
 // changesOfAllKinds are run one after the other.
@@ -67,6 +70,9 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 			_, err := r.EnsureSystemGroup(ctx, GroupSpec{Resource: res(mq.RedriveGroup)})
 			return err
 		},
+		func(ctx context.Context, r *Router) error { _, err := r.AddShard(ctx, "s9"); return err },
+		func(ctx context.Context, r *Router) error { _, err := r.SetShard(ctx, "s9", ShardDraining); return err },
+		func(ctx context.Context, r *Router) error { _, err := r.RemoveShard(ctx, "s9"); return err },
 	}
 }
 
@@ -293,6 +299,7 @@ func TestMetadataOfANewerVersionIsRefused(t *testing.T) {
 		"v2/topic//a": `anything`,
 		"v1/topic//a": `{"v":2,"id":"a thing of the future"}`,
 		"v1/group//g": `{"v":2}`,
+		"v1/shard/s":  `{"v":2}`,
 		"v1/counters": `{"v":7}`,
 	} {
 		fs := filled(t)
@@ -323,6 +330,8 @@ func TestDamagedEntriesAreRefusedAndNamed(t *testing.T) {
 		{"v1/topic/a b", fmt.Sprintf(topic, "1")},
 		{"v1/group//g", `{"v":1,"id":1}`},
 		{"v1/user//u", `{"v":1}`},
+		{"v1/shard/a b", `{"v":1,"state":"active"}`},
+		{"v1/shard/s", `{"v":1,"state":"strange"}`},
 		{"x", `{"v":1}`},
 	} {
 		fs := filled(t)

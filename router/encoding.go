@@ -16,6 +16,7 @@ import (
 //	v1/counters                 last ids handed out, revision
 //	v1/topic/NAMESPACE/NAME     a topic
 //	v1/group/NAMESPACE/NAME     a consumer group
+//	v1/shard/NAME               a shard that a store has registered
 //
 // Values are JSON objects whose field "v" is their version. Fields that this
 // version does not know are passed over.
@@ -27,6 +28,7 @@ const (
 	countersKey = keyPrefix + "counters"
 	topicPrefix = keyPrefix + "topic/"
 	groupPrefix = keyPrefix + "group/"
+	shardPrefix = keyPrefix + "shard/"
 )
 
 // A DamageError says that stored metadata is not what a router wrote. Nothing
@@ -68,6 +70,7 @@ type countersRecord struct {
 	Revision  uint64     `json:"revision"`
 	LastTopic mq.TopicID `json:"lastTopic"`
 	LastGroup mq.GroupID `json:"lastGroup"`
+	Life      string     `json:"life,omitempty"`
 }
 
 type topicRecord struct {
@@ -121,7 +124,7 @@ func encode(record any) []byte {
 }
 
 func encodeCounters(s *snapshot) []byte {
-	return encode(countersRecord{V: valueVersion, Revision: s.revision, LastTopic: s.lastTopic, LastGroup: s.lastGroup})
+	return encode(countersRecord{V: valueVersion, Revision: s.revision, LastTopic: s.lastTopic, LastGroup: s.lastGroup, Life: s.life})
 }
 
 func encodeTopic(t *mq.Topic) []byte {
@@ -184,7 +187,7 @@ func decodeCounters(e Entry, s *snapshot) error {
 	if record.Revision == 0 {
 		return &DamageError{Entry: e.Key, Reason: "has no revision"}
 	}
-	s.revision, s.lastTopic, s.lastGroup = record.Revision, record.LastTopic, record.LastGroup
+	s.revision, s.lastTopic, s.lastGroup, s.life = record.Revision, record.LastTopic, record.LastGroup, record.Life
 	return nil
 }
 

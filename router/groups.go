@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,8 +33,8 @@ type GroupUpdate struct {
 
 // Group returns the consumer group named name. The error matches
 // mq.ErrGroupNotFound.
-func (r *Router) Group(_ context.Context, name mq.Resource) (*mq.Group, error) {
-	return r.current.Load().group(name)
+func (v *View) Group(_ context.Context, name mq.Resource) (*mq.Group, error) {
+	return v.current.Load().group(name)
 }
 
 func (s *snapshot) group(name mq.Resource) (*mq.Group, error) {
@@ -48,8 +49,8 @@ func (s *snapshot) group(name mq.Resource) (*mq.Group, error) {
 
 // GroupByID returns the group with that id. The error matches
 // mq.ErrGroupNotFound; an id that is gone never comes back.
-func (r *Router) GroupByID(id mq.GroupID) (*mq.Group, error) {
-	if g := r.current.Load().groupIDs.get(id); g != nil {
+func (v *View) GroupByID(id mq.GroupID) (*mq.Group, error) {
+	if g := v.current.Load().groupIDs.get(id); g != nil {
 		return g, nil
 	}
 	return nil, fmt.Errorf("%w: id %d", mq.ErrGroupNotFound, id)
@@ -98,7 +99,7 @@ func (r *Router) ensure(ctx context.Context, spec GroupSpec, limit int) (g *mq.G
 			return fmt.Errorf("%w: %q, and with %d groups no more are made on first use (auto_create_limit); create it with: perigee group create %s",
 				mq.ErrGroupNotFound, spec.Resource, limit, commandLine(spec.Resource))
 		}
-		g, err = r.addGroup(e, spec)
+		g, err = r.addGroup(now, e, spec)
 		return err
 	})
 	if err != nil {
@@ -121,7 +122,7 @@ func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, 
 			return spec.matches(g)
 		}
 		created = true
-		g, err = r.addGroup(e, spec)
+		g, err = r.addGroup(now, e, spec)
 		return err
 	})
 	if err != nil {
@@ -183,8 +184,9 @@ func equalStart(a, b mq.StartPosition) bool {
 	return a.Policy == b.Policy && a.Time.Equal(b.Time)
 }
 
-func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
-	if err := r.admit(); err != nil {
+func (r *Router) addGroup(now *snapshot, e *edit, spec GroupSpec) (*mq.Group, error) {
+	shards, err := r.places(now)
+	if err = cmp.Or(err, r.admit()); err != nil {
 		return nil, fmt.Errorf("group %s: %w", spec.Resource, err)
 	}
 	id, err := e.newGroupID()
@@ -198,7 +200,7 @@ func (r *Router) addGroup(e *edit, spec GroupSpec) (*mq.Group, error) {
 	g := &mq.Group{
 		ID: id, Resource: spec.Resource, FIFO: spec.FIFO, Retry: spec.Retry, Start: spec.Start, DeadLetter: deadLetter,
 		LiteTopic: spec.LiteTopic, LiteExclusive: spec.LiteExclusive,
-		DeadLetterShard: r.shards[int(uint64(id)%uint64(len(r.shards)))], Version: 1,
+		DeadLetterShard: shards[int(uint64(id)%uint64(len(shards)))], Version: 1,
 	}
 	e.putGroup(g)
 	return g, nil
@@ -292,6 +294,6 @@ func (r *Router) DeleteGroup(ctx context.Context, name mq.Resource) (g *mq.Group
 
 // ListGroups returns the selected groups, those of the server itself only where
 // the selection says so, in the order of namespace and name.
-func (r *Router) ListGroups(_ context.Context, sel Selection) []*mq.Group {
-	return r.current.Load().listGroups(sel)
+func (v *View) ListGroups(_ context.Context, sel Selection) []*mq.Group {
+	return v.current.Load().listGroups(sel)
 }

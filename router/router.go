@@ -30,7 +30,8 @@ type Options struct {
 	// Backend replaces the embedded database; FS and Dir are then unused. The
 	// router closes it, also when Open fails.
 	Backend Backend
-	// Shards are where new topics and dead-letter topics are placed; at least one.
+	// Shards are where new topics and dead-letter topics are placed. None: on the shards
+	// that AddShard has written down and that are active.
 	Shards []string
 	// AutoCreateTopics and AutoCreateGroups let EnsureTopic and EnsureGroup
 	// create what is missing.
@@ -54,21 +55,19 @@ type Options struct {
 }
 
 // A Router knows the topics and groups. All methods may be called at any time
-// from any goroutine. The topics and groups it returns are shared and must not
-// be changed. Reading takes no lock and does no I/O; it goes on after Close.
+// from any goroutine. What it returns is shared and must not be changed.
 type Router struct {
+	View
+
 	logger           *slog.Logger
 	onFailure        func() // acts once
 	admit            func() error
 	backend          Backend
-	shards           []string // sorted, without duplicates
+	shards           []string // sorted, without duplicates; none: those written down
 	autoCreateTopics bool
 	autoCreateGroups bool
 	autoCreateLimit  int
 	defaultQueues    int32
-
-	current atomic.Pointer[snapshot]
-	closed  chan struct{}
 
 	// mu is held while a change is checked, made durable and published, so that
 	// each change sees the one before. Readers never take it.
@@ -102,10 +101,11 @@ func open(opts Options) (*Router, error) {
 		return nil, err
 	}
 	shards := slices.Compact(slices.Sorted(slices.Values(opts.Shards)))
-	if len(shards) == 0 || shards[0] == "" {
-		return nil, invalid("shards", strings.Join(opts.Shards, ","), "must name at least one shard and no empty one")
+	if len(shards) > 0 && shards[0] == "" {
+		return nil, invalid("shards", strings.Join(opts.Shards, ","), "must name no empty one")
 	}
 	r := &Router{
+		View:             View{closed: make(chan struct{})},
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		onFailure:        func() {},
 		admit:            func() error { return nil },
@@ -115,7 +115,6 @@ func open(opts Options) (*Router, error) {
 		autoCreateGroups: opts.AutoCreateGroups,
 		autoCreateLimit:  opts.AutoCreateLimit,
 		defaultQueues:    opts.DefaultQueues,
-		closed:           make(chan struct{}),
 	}
 	if opts.Admit != nil {
 		r.admit = opts.Admit
@@ -156,6 +155,7 @@ func (r *Router) load(file string) error {
 	}
 	if s.revision == 0 {
 		first := s.edit()
+		first.next.life = newLife()
 		if err := r.backend.Commit(ctx, first.batch()); err != nil {
 			return fmt.Errorf("create metadata in %s: %w", file, err)
 		}
@@ -254,16 +254,6 @@ func (r *Router) Err() error {
 	return r.backend.Err()
 }
 
-// LastIDs returns the last ids handed out. Nobody has ever seen a higher one.
-func (r *Router) LastIDs() (mq.TopicID, mq.GroupID) {
-	s := r.current.Load()
-	return s.lastTopic, s.lastGroup
-}
-
-// Revision returns the number of the newest snapshot. It grows by one with
-// every change, and goes on after a restart.
-func (r *Router) Revision() uint64 { return r.current.Load().revision }
-
 // change lets prepare look at the newest snapshot and edit it, makes the edit
 // durable and then visible. A prepare without edits changes nothing.
 func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) error) error {
@@ -283,7 +273,7 @@ func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) erro
 	if err := prepare(now, e); err != nil {
 		return err
 	}
-	if len(e.entries) == 0 {
+	if len(e.entries) == 0 && e.next.life == now.life {
 		return nil
 	}
 	// A commit that has begun is not given up: its outcome must be known.

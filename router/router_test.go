@@ -421,7 +421,6 @@ func TestAfterCloseReadsWorkAndChangesAreRefused(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, opts := range []Options{
-		{FS: vfs.NewMem(), Dir: "d"},
 		{FS: vfs.NewMem(), Dir: "d", Shards: []string{"a", ""}},
 		{FS: vfs.NewMem(), Shards: []string{"a"}},
 		{FS: vfs.NewMem(), Dir: "d", Shards: []string{"a"}, DefaultQueues: -1},

@@ -14,6 +14,8 @@ type snapshot struct {
 	revision  uint64
 	lastTopic mq.TopicID // greatest id ever handed out, dead-letter topics included
 	lastGroup mq.GroupID
+	life      string  // of the metadata; empty: it was not given one yet
+	shards    []Shard // written down, in the order of their names; never changed in place
 
 	// The topic tables hold the dead-letter topics too. No other topic has a
 	// name with mq.DeadLetterPrefix.
@@ -46,6 +48,25 @@ func deadLetterTopic(g *mq.Group) *mq.Topic {
 		Shards:     []mq.ShardQueues{{Shard: g.DeadLetterShard, Read: 1, Write: 1}},
 		Version:    g.Version,
 	}
+}
+
+// everywhere returns a dead-letter topic on every shard there is: used-up messages are
+// copied where they died. Other topics, and nil, are returned as they are.
+func (s *snapshot) everywhere(t *mq.Topic) *mq.Topic {
+	if t == nil || !isDeadLetter(t.Resource) || len(s.shards) == 0 {
+		return t
+	}
+	all := *t
+	for _, sh := range s.shards {
+		if _, err := t.On(sh.Name); err != nil && sh.State != ShardRemoved {
+			all.Shards = append(slices.Clip(all.Shards), mq.ShardQueues{Shard: sh.Name, Read: 1, Write: 1})
+		}
+	}
+	if len(all.Shards) == len(t.Shards) {
+		return t
+	}
+	slices.SortFunc(all.Shards, func(a, b mq.ShardQueues) int { return strings.Compare(a.Shard, b.Shard) })
+	return &all
 }
 
 // A Selection says what to list: one namespace or all, and with Prefix only
@@ -128,6 +149,10 @@ func (e *edit) hideTopic(r mq.Resource, id mq.TopicID) {
 
 func (e *edit) putGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource), Value: encodeGroup(g)})
+	e.showGroup(g)
+}
+
+func (e *edit) showGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.with(g.Resource, g)
 	e.next.groupIDs = e.next.groupIDs.with(g.ID, g)
 	e.showTopic(deadLetterTopic(g))
@@ -135,6 +160,10 @@ func (e *edit) putGroup(g *mq.Group) {
 
 func (e *edit) deleteGroup(g *mq.Group) {
 	e.entries = append(e.entries, Entry{Key: groupKey(g.Resource)})
+	e.hideGroup(g)
+}
+
+func (e *edit) hideGroup(g *mq.Group) {
 	e.next.groups = e.next.groups.without(g.Resource)
 	e.next.groupIDs = e.next.groupIDs.without(g.ID)
 	e.hideTopic(g.Resource.DeadLetterTopic(), g.DeadLetter)

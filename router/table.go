@@ -28,6 +28,9 @@ func newTable[K comparable, V any]() *table[K, V] {
 	return &table[K, V]{seed: maphash.MakeSeed()}
 }
 
+// empty returns a table without entries that counts as a later version of t.
+func (t *table[K, V]) empty() *table[K, V] { return &table[K, V]{seed: t.seed} }
+
 func (t *table[K, V]) index(k K) uint64 {
 	return maphash.Comparable(t.seed, k) % fanout
 }

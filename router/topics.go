@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -34,8 +35,10 @@ type TopicUpdate struct {
 // Topic returns the topic named name. "%DLQ%" and the name of a group names
 // the group's dead-letter topic, which exists as long as the group. The error
 // matches mq.ErrTopicNotFound.
-func (r *Router) Topic(_ context.Context, name mq.Resource) (*mq.Topic, error) {
-	return r.current.Load().topic(name)
+func (v *View) Topic(_ context.Context, name mq.Resource) (*mq.Topic, error) {
+	s := v.current.Load()
+	t, err := s.topic(name)
+	return s.everywhere(t), err
 }
 
 func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
@@ -54,9 +57,10 @@ func (s *snapshot) topic(name mq.Resource) (*mq.Topic, error) {
 
 // TopicByID returns the topic with that id, be it a dead-letter topic. The
 // error matches mq.ErrTopicNotFound; an id that is gone never comes back.
-func (r *Router) TopicByID(id mq.TopicID) (*mq.Topic, error) {
-	if t := r.current.Load().topicIDs.get(id); t != nil {
-		return t, nil
+func (v *View) TopicByID(id mq.TopicID) (*mq.Topic, error) {
+	s := v.current.Load()
+	if t := s.topicIDs.get(id); t != nil {
+		return s.everywhere(t), nil
 	}
 	return nil, fmt.Errorf("%w: id %d", mq.ErrTopicNotFound, id)
 }
@@ -83,7 +87,7 @@ func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, 
 			return fmt.Errorf("%w: %q, and with %d topics no more are made on first use (auto_create_limit); create it with: perigee topic create %s",
 				mq.ErrTopicNotFound, name, limit, commandLine(name))
 		}
-		t, err = r.addTopic(e, spec)
+		t, err = r.addTopic(now, e, spec)
 		return err
 	})
 	if err != nil {
@@ -92,7 +96,7 @@ func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, 
 	return t, nil
 }
 
-// CreateTopic creates a topic with its queues on every shard of the router and
+// CreateTopic creates a topic with its queues on every shard that takes new topics and
 // reports whether it is new. A topic of that name with the same type,
 // permission, retention, dedup and queues is returned as it is; with others the error matches
 // mq.ErrTopicExists. Bad input is an *mq.InvalidError.
@@ -106,7 +110,7 @@ func (r *Router) CreateTopic(ctx context.Context, spec TopicSpec) (t *mq.Topic, 
 			return spec.matches(t)
 		}
 		created = true
-		t, err = r.addTopic(e, spec)
+		t, err = r.addTopic(now, e, spec)
 		return err
 	})
 	if err != nil {
@@ -129,29 +133,31 @@ func (r *Router) normalTopic(spec TopicSpec) (TopicSpec, error) {
 	if err := checkQueues("queues", spec.Queues); err != nil {
 		return spec, err
 	}
-	return spec, checkTopic(r.newTopic(1, spec))
+	return spec, checkTopic(spec.topic(1, []string{"any"}))
 }
 
-func (r *Router) newTopic(id mq.TopicID, spec TopicSpec) *mq.Topic {
+// topic returns the topic of the spec with its queues on the shards.
+func (spec TopicSpec) topic(id mq.TopicID, shards []string) *mq.Topic {
 	t := &mq.Topic{
 		ID: id, Resource: spec.Resource, Type: spec.Type, Permission: spec.Permission, Retention: spec.Retention,
 		Dedup: spec.dedup(), LiteTTL: spec.LiteTTL, Version: 1,
 	}
-	for _, shard := range r.shards {
+	for _, shard := range shards {
 		t.Shards = append(t.Shards, mq.ShardQueues{Shard: shard, Read: spec.Queues, Write: spec.Queues})
 	}
 	return t
 }
 
-func (r *Router) addTopic(e *edit, spec TopicSpec) (*mq.Topic, error) {
-	if err := r.admit(); err != nil {
+func (r *Router) addTopic(now *snapshot, e *edit, spec TopicSpec) (*mq.Topic, error) {
+	shards, err := r.places(now)
+	if err = cmp.Or(err, r.admit()); err != nil {
 		return nil, fmt.Errorf("topic %s: %w", spec.Resource, err)
 	}
 	id, err := e.newTopicID()
 	if err != nil {
 		return nil, err
 	}
-	t := r.newTopic(id, spec)
+	t := spec.topic(id, shards)
 	e.putTopic(t)
 	return t, nil
 }
@@ -284,6 +290,11 @@ func (r *Router) DeleteTopic(ctx context.Context, name mq.Resource) (t *mq.Topic
 }
 
 // ListTopics returns the selected topics in the order of namespace and name.
-func (r *Router) ListTopics(_ context.Context, sel Selection) []*mq.Topic {
-	return r.current.Load().listTopics(sel)
+func (v *View) ListTopics(_ context.Context, sel Selection) []*mq.Topic {
+	s := v.current.Load()
+	list := s.listTopics(sel)
+	for i, t := range list {
+		list[i] = s.everywhere(t)
+	}
+	return list
 }

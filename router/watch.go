@@ -9,32 +9,34 @@ import (
 	"github.com/perigee-mq/perigee/mq"
 )
 
-// A Change says that a topic or a group is now another than before, or gone.
-// Either TopicID or GroupID is set. Dead-letter topics count as topics. A name
-// that was deleted and created again makes two changes, one of each id.
+// A Change says that a topic, a group or a shard is now another than before, or that a
+// topic or group is gone. One of TopicID, GroupID and Shard is set. Dead-letter topics
+// count as topics. A name that was deleted and created again makes two changes, one of
+// each id.
 type Change struct {
 	TopicID mq.TopicID
 	Topic   *mq.Topic // nil: the topic of that id is gone for good
 	GroupID mq.GroupID
 	Group   *mq.Group // nil: the group of that id is gone for good
+	Shard   *Shard
 }
 
-// A Watch follows the router for one reader. It holds no queue: it remembers
+// A Watch follows a view for one reader. It holds no queue: it remembers
 // the snapshot it last reported and compares, so that a slow reader costs
 // nothing and loses only the states in between. No deletion is lost: an id
 // that came and went between two calls is reported as gone.
 //
 // A Watch may be used by one goroutine at a time, and needs no closing.
 type Watch struct {
-	router *Router
-	seen   *snapshot
+	view *View
+	seen *snapshot
 }
 
 // Watch returns a watch whose first Next reports all that exists.
 //
 // That first report does not name what was deleted before: whoever kept state
 // of an id across a restart asks TopicByID or GroupByID about it.
-func (r *Router) Watch() *Watch { return &Watch{router: r} }
+func (v *View) Watch() *Watch { return &Watch{view: v} }
 
 // Revision returns the revision of the snapshot the watch last reported.
 func (w *Watch) Revision() uint64 {
@@ -45,15 +47,15 @@ func (w *Watch) Revision() uint64 {
 }
 
 // Next waits until something is newer than what it last reported and returns
-// what changed: topics before groups, each in the order of their ids. The
-// changes are durable and every lookup sees them. The list is empty only when
+// what changed: shards in the order of their names, then topics, then groups, each in the
+// order of their ids. The changes are durable and every lookup sees them. The list is empty only when
 // the first call finds an empty router. The error is the context's, or
 // mq.ErrStopped after the router was closed.
 func (w *Watch) Next(ctx context.Context) ([]Change, error) {
 	for {
 		// The channel belongs to the snapshot that was looked at, so a change
 		// made in between has closed it already.
-		now := w.router.current.Load()
+		now := w.view.current.Load()
 		if w.seen == nil || now != w.seen {
 			changes := now.changesSince(w.seen)
 			w.seen = now
@@ -63,14 +65,14 @@ func (w *Watch) Next(ctx context.Context) ([]Change, error) {
 		case <-now.superseded:
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-w.router.closed:
+		case <-w.view.closed:
 			return nil, fmt.Errorf("watch metadata: %w", mq.ErrStopped)
 		}
 	}
 }
 
 func (s *snapshot) changesSince(old *snapshot) []Change {
-	var changes []Change
+	changes := s.shardsSince(old)
 	if old == nil {
 		old = &snapshot{lastTopic: s.lastTopic, lastGroup: s.lastGroup}
 	}
@@ -90,7 +92,7 @@ func (s *snapshot) changesSince(old *snapshot) []Change {
 			changes = append(changes, Change{GroupID: id})
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int {
+	slices.SortStableFunc(changes, func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.GroupID, b.GroupID), cmp.Compare(a.TopicID, b.TopicID))
 	})
 	return changes

@@ -46,10 +46,11 @@ type serveFunc func(ctx context.Context, cfg config.Config, logger *slog.Logger,
 
 // serverInfo is where a server serves.
 type serverInfo struct {
-	GRPCAddr  string   `json:"grpc_addr"`
+	GRPCAddr  string   `json:"grpc_addr,omitempty"`
 	Listeners []string `json:"listeners,omitempty"` // further ones
 	HTTPAddr  string   `json:"http_addr"`
 	DataDir   string   `json:"data_dir"`
+	TierAddr  string   `json:"tier_addr,omitempty"` // for other tiers
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
@@ -81,8 +82,8 @@ func (a *app) rootCommand() *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one object per line")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(a.serverCommands()...)
 	root.AddCommand(
-		a.standaloneCommand(),
 		a.topicCommand(),
 		a.groupCommand(),
 		a.clientCommand(),

@@ -15,6 +15,19 @@ import (
 // Config is the whole configuration of a server. The zero value is not valid;
 // begin with Default. In a file the keys are the names in the comments.
 type Config struct {
+	// Tier is which part of a deployment the process is. It is the command, and no setting.
+	Tier Tier
+	// Name is that of the node among others (name). A proxy makes one up.
+	Name string
+	// Routers are the addresses of the routers (router).
+	Routers []string
+	// Listen is the host:port that serves the other tiers (listen).
+	Listen string
+	// Announce is the host:port at which the other tiers are told to reach the node
+	// (announce). Empty: the address of this host towards a router, and the port of Listen.
+	Announce string
+	// Cluster says which other tiers are let in (cluster).
+	Cluster Cluster
 	// DataDir is the folder that holds all data (data_dir). It is created when
 	// it is missing, and used by one process at a time.
 	DataDir string
@@ -290,6 +303,7 @@ const (
 // Default returns the configuration of a server that nobody configured.
 func Default() Config {
 	return Config{
+		Tier:          Standalone,
 		DataDir:       "perigee-data",
 		GRPCListen:    ":8081",
 		HTTPListen:    ":8088",

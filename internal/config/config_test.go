@@ -29,7 +29,7 @@ func parseFlags(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	AddFlags(flags)
+	AddFlags(flags, Standalone)
 	require.NoError(t, flags.Parse(args))
 	return flags
 }
@@ -110,7 +110,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
-		DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
+		Tier: Standalone, DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
 		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7, MaxDelay: 5 * time.Hour,
 		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
 		TLS: TLS{
@@ -165,7 +165,7 @@ func TestErrorsNameTheirSource(t *testing.T) {
 	require.ErrorContains(t, err, `default_queues "0"`)
 
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	AddFlags(flags)
+	AddFlags(flags, Standalone)
 	require.ErrorContains(t, flags.Parse([]string{"--segment-size=1GB"}), "segment-size")
 }
 
@@ -229,7 +229,7 @@ func TestPasswordsAreNotFlagsAndNotShown(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "hush", c.TLS.KeyPassword)
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	AddFlags(flags)
+	AddFlags(flags, Standalone)
 	require.NotContains(t, flags.FlagUsages(), "key-password ")
 	require.Nil(t, flags.Lookup("tls-key-password"))
 	_, err = Load(Sources{Env: []string{"PERIGEE_TLS_KEY_PASSWORD=hush"}})

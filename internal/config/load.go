@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +27,9 @@ const delimiter = "."
 // Sources are what a configuration is put together from. A later field wins
 // over an earlier one, and each over Default.
 type Sources struct {
+	// Tier is that of the process; empty: Standalone. Keys of other tiers in a file or
+	// the environment are without effect, so that a deployment may have one file.
+	Tier Tier
 	// File is a YAML file; empty: none. A key it does not know is an error.
 	File string
 	// Env is an environment, in the form of os.Environ.
@@ -34,11 +38,11 @@ type Sources struct {
 	Flags *pflag.FlagSet
 }
 
-// AddFlags defines a flag for each setting, with its default as default.
-func AddFlags(flags *pflag.FlagSet) {
-	defaults := Default()
+// AddFlags defines a flag for each setting of the tier, with its default as default.
+func AddFlags(flags *pflag.FlagSet, t Tier) {
+	defaults := DefaultOf(t)
 	for _, s := range settings(&defaults) {
-		if s.flag == "" {
+		if s.flag == "" || s.tiers&t.set() == 0 {
 			continue
 		}
 		f := flags.VarPF(s.value, s.flag, "", s.usage)
@@ -51,7 +55,7 @@ func AddFlags(flags *pflag.FlagSet) {
 // Load returns the valid configuration that src describes. Errors name the
 // source, the key and the value.
 func Load(src Sources) (Config, error) {
-	c := Default()
+	c := DefaultOf(cmp.Or(src.Tier, Standalone))
 	known := settings(&c)
 	if src.File != "" {
 		if err := apply(known, src.File, file.Provider(src.File), yaml.Parser()); err != nil {
@@ -69,6 +73,7 @@ func Load(src Sources) (Config, error) {
 	if c.Tracing.Endpoint == "" {
 		c.Tracing.Endpoint = standardEndpoint(src.Env)
 	}
+	c.complete()
 	if err := c.Validate(); err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}

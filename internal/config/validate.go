@@ -43,7 +43,7 @@ const (
 // that names the key, the value and the rule of the first thing that is wrong.
 func (c Config) Validate() error {
 	for _, check := range []func() error{
-		c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes,
+		c.validateTier, c.validateAddresses, c.validateListeners, c.validateTLS, c.validateStorage, c.validateRetention, c.validateSizes, c.validateTimes,
 		c.validateTransactions, c.validateMetrics, c.validateTracing, c.validateLog,
 	} {
 		if err := check(); err != nil {
@@ -179,7 +179,7 @@ func (c Config) validateStorage() error {
 	if c.DataDir == "" {
 		return invalid("data_dir", c.DataDir, "must name a folder")
 	}
-	if reason := checkShard(c.Shard); reason != "" {
+	if reason := checkShard(c.Shard); reason != "" && c.Tier != Router && c.Tier != Proxy {
 		return invalid("shard", c.Shard, reason)
 	}
 	if err := oneOf("flush.mode", c.Flush.Mode, FlushSync, FlushAsync); err != nil {

@@ -90,7 +90,7 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 	for _, s := range sum.Shards {
 		if readable && unheardOf(s.Topics, s.Groups, sum.Metadata.LastTopic, sum.Metadata.LastGroup) {
 			sum.Metadata.Findings++
-			found(fmt.Errorf("shard %s: %s", s.Shard, olderMetadata))
+			found(fmt.Errorf("shard %s: %w", s.Shard, errOlderMetadata))
 		}
 	}
 	metadata.end()

@@ -19,7 +19,7 @@ import (
 // deleted just before the process ended last time. An id that the router has
 // never handed out was not deleted: then the metadata in metadataDir is lost or older
 // than the store, and the messages are kept for whoever brings it back.
-func Reconcile(ctx context.Context, s *store.Store, r *router.Router, metadataDir string) error {
+func Reconcile(ctx context.Context, s *store.Store, r identities, metadataDir string) error {
 	topics, groups, err := s.Registered(ctx)
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func Reconcile(ctx context.Context, s *store.Store, r *router.Router, metadataDi
 	}
 	lastTopic, lastGroup := r.LastIDs()
 	if goneTopic > lastTopic || goneGroup > lastGroup || unheardOf(topics, groups, lastTopic, lastGroup) {
-		return fmt.Errorf("metadata in %s: %s; bring back the one that belongs to it", metadataDir, olderMetadata)
+		return fmt.Errorf("metadata in %s: %w; bring back the one that belongs to it", metadataDir, errOlderMetadata)
 	}
 	for _, id := range topics {
 		if _, err := r.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
@@ -51,8 +51,15 @@ func Reconcile(ctx context.Context, s *store.Store, r *router.Router, metadataDi
 	return nil
 }
 
-// olderMetadata is what unheardOf means.
-const olderMetadata = "the store holds topics or groups that it has never known: it is missing or older than the store"
+// identities is what Reconcile asks of a router.
+type identities interface {
+	LastIDs() (mq.TopicID, mq.GroupID)
+	TopicByID(id mq.TopicID) (*mq.Topic, error)
+	GroupByID(id mq.GroupID) (*mq.Group, error)
+}
+
+// errOlderMetadata is what unheardOf means.
+var errOlderMetadata = errors.New("the store holds topics or groups that it has never known: it is missing or older than the store")
 
 // unheardOf reports whether one of the ids has never been handed out.
 func unheardOf(topics []mq.TopicID, groups []mq.GroupID, lastTopic mq.TopicID, lastGroup mq.GroupID) bool {
@@ -60,12 +67,22 @@ func unheardOf(topics []mq.TopicID, groups []mq.GroupID, lastTopic mq.TopicID, l
 		slices.ContainsFunc(groups, func(id mq.GroupID) bool { return id > lastGroup })
 }
 
+// places is what CheckPlaced asks of a router.
+type places interface {
+	ListTopics(ctx context.Context, sel router.Selection) []*mq.Topic
+}
+
 // CheckPlaced returns an error when the store in dir has nothing of the shard although it
 // should, which a store that begins anew would hide: the metadata places topics on it, and
 // its files are lost or elsewhere; or there are files of another shard, and this one is
 // only a new name for it. So it is when all topics are on another shard. It is called
 // before the store is opened, and changes nothing.
-func CheckPlaced(fsys vfs.FS, dir string, r *router.Router, shard string) error {
+func CheckPlaced(fsys vfs.FS, dir string, r places, shard string) error {
+	return checkPlaced(fsys, dir, r, shard, true)
+}
+
+// checkPlaced is CheckPlaced for a shard that is the only one, or for one of several.
+func checkPlaced(fsys vfs.FS, dir string, r places, shard string, only bool) error {
 	logDir, has, err := store.HasShard(fsys, dir, shard)
 	if err != nil {
 		return err
@@ -87,7 +104,7 @@ func CheckPlaced(fsys vfs.FS, dir string, r *router.Router, shard string) error 
 	case here != nil && !has:
 		return fmt.Errorf("%s %s, but the metadata places topic %s on shard %s: its files are lost or elsewhere; bring them back, or delete the metadata too to begin anew",
 			logDir, noLog(fsys, logDir), here.Resource, shard)
-	case here == nil && elsewhere != nil:
+	case only && here == nil && elsewhere != nil:
 		name := elsewhere.Shards[0].Shard
 		found := "there are no files of it in " + dir
 		if files, ok := shards[name]; ok {
@@ -128,12 +145,20 @@ func (n *node) carry(ctx context.Context, changes []router.Change) {
 		var err error
 		switch {
 		case c.TopicID != 0 && c.Topic == nil:
-			err = n.store.DeleteTopic(ctx, c.TopicID)
+			if n.store != nil {
+				err = n.store.DeleteTopic(ctx, c.TopicID)
+			}
 		case c.GroupID != 0 && c.Group == nil:
-			err = n.store.DeleteGroup(ctx, c.GroupID)
+			if n.store != nil {
+				err = n.store.DeleteGroup(ctx, c.GroupID)
+			}
 		case c.GroupID != 0:
-			err = n.store.UpdateGroup(ctx, c.Group)
-			n.proxy.GroupChanged(ctx, c.Group)
+			if n.store != nil {
+				err = n.store.UpdateGroup(ctx, c.Group)
+			}
+			if n.proxy != nil {
+				n.proxy.GroupChanged(ctx, c.Group)
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			n.logger.Error("change of metadata not carried into the store", "topic_id", c.TopicID, "group_id", c.GroupID, "error", err)

@@ -35,6 +35,12 @@ func (n *node) listen() error {
 		return listenError("http_listen", err)
 	}
 	n.httpListener = transport.NewListener(inner, transport.ListenerOptions{Limit: transport.NewLimit(httpConnections, n.logger)})
+	if err := n.listenTiers(); err != nil {
+		return err
+	}
+	if !n.runs(config.Proxy) {
+		return nil
+	}
 	n.connections = transport.NewLimit(maxConnections(n.cfg.MaxConnections), n.logger)
 	first := config.Listener{Listen: n.cfg.GRPCListen, Advertise: n.cfg.Advertise, ProxyProtocol: n.cfg.ProxyProtocol}
 	if err := n.listenGRPC("grpc_listen", first); err != nil {
@@ -114,6 +120,11 @@ func (n *node) closeListeners() error {
 	if n.httpListener != nil {
 		listeners = append(listeners, n.httpListener)
 	}
+	if n.tierListener != nil {
+		if err := n.tierListener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
 	for _, l := range listeners {
 		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
@@ -124,7 +135,14 @@ func (n *node) closeListeners() error {
 
 // info says where the node serves.
 func (n *node) info() Info {
-	info := Info{GRPCAddr: n.grpcListeners[0].Addr().String(), HTTPAddr: n.httpListener.Addr().String(), DataDir: n.cfg.DataDir}
+	info := Info{HTTPAddr: n.httpListener.Addr().String(), DataDir: n.cfg.DataDir}
+	if n.tierListener != nil {
+		info.TierAddr = n.tierListener.Addr().String()
+	}
+	if len(n.grpcListeners) == 0 {
+		return info
+	}
+	info.GRPCAddr = n.grpcListeners[0].Addr().String()
 	for _, l := range n.grpcListeners[1:] {
 		info.Listeners = append(info.Listeners, l.Addr().String())
 	}

@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -28,17 +27,20 @@ import (
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
+	routerremote "github.com/perigee-mq/perigee/router/remote"
 	"github.com/perigee-mq/perigee/store"
 	"github.com/perigee-mq/perigee/store/filter"
+	storeremote "github.com/perigee-mq/perigee/store/remote"
 	"github.com/perigee-mq/perigee/store/shard"
 )
 
 // Info says where a running node can be reached and where its data is.
 type Info struct {
-	GRPCAddr  string
+	GRPCAddr  string   // for clients; empty: none
 	Listeners []string // further addresses for clients
 	HTTPAddr  string
 	DataDir   string
+	TierAddr  string // for other tiers; empty: none
 }
 
 // Folders in the data directory.
@@ -47,7 +49,7 @@ const (
 	routerDir = "router"
 )
 
-// Run runs all three tiers in this process until ctx ends, and then stops them
+// Run runs the tiers of the configuration in this process until ctx ends, and then stops them
 // in order; a recovery ends with ctx too. ready is called once, when clients can
 // be served. An error says why the node did not start, or what went wrong while it
 // stopped.
@@ -91,9 +93,17 @@ type node struct {
 	health        *health.Server
 	metrics       *metrics
 	tracing       tracing
-	store         *store.Store
-	router        *router.Router
-	proxy         *proxy.Server
+	router        routerTier
+	messages      storeTier            // nil in a router
+	store         *store.Store         // nil: elsewhere
+	ownRouter     *router.Router       // nil: elsewhere
+	routers       *routerremote.Client // nil: the router is here
+	stores        *storeremote.Client  // nil: the store is here, or there is none
+	proxy         *proxy.Server        // nil: none here
+	tierListener  net.Listener         // nil: nothing is served to other tiers
+	tierServer    *grpc.Server
+	drainTiers    func()
+	registry      *router.Registry
 	late          late
 	memory        memoryPlan
 
@@ -131,13 +141,18 @@ func (n *node) open(background context.Context) (err error) {
 	if n.metrics, err = newMetrics(n.cfg, n.ready, n.logger); err != nil {
 		return err
 	}
-	// A certificate that cannot be used is told before a recovery, not after it.
-	if err := n.openCredentials(); err != nil {
-		return err
+	if n.runs(config.Proxy) {
+		// A certificate that cannot be used is told before a recovery, not after it.
+		if err := n.openCredentials(); err != nil {
+			return err
+		}
+		n.metrics.network.Store(&networkReading{n.connections, n.credentials, n.keyring})
 	}
-	n.metrics.network.Store(&networkReading{n.connections, n.credentials, n.keyring})
 	n.planMemory()
 	n.serveHTTP()
+	if !n.runs(config.Proxy) {
+		return nil
+	}
 	if n.keyring != nil {
 		n.background.Go(func() { n.keyring.Watch(background) })
 	}
@@ -151,29 +166,48 @@ func (n *node) open(background context.Context) (err error) {
 // recoverTiers opens the tiers and lets the calls in. What it starts ends with
 // background; the recovery ends with n.interrupt.
 func (n *node) recoverTiers(background context.Context) error {
-	if err := n.openTiers(); err != nil {
+	if err := n.openRouter(background); err != nil {
 		return err
 	}
-	n.late.set(n.store, n.router)
-	if err := Reconcile(background, n.store, n.router, filepath.Join(n.cfg.DataDir, routerDir)); err != nil {
+	if err := n.openStore(background); err != nil {
 		return err
 	}
-	// The first look comes before the first call, or a deletion in between would
-	// be none to see.
-	watch := n.router.Watch()
-	changes, err := watch.Next(background)
-	if err != nil {
+	if n.runs(config.Proxy) {
+		n.late.set(n.messages, n.router)
+	}
+	if n.cfg.Tier != config.Router {
+		// The first look comes before the first call, or a deletion in between would
+		// be none to see.
+		watch := n.router.Watch()
+		changes, err := watch.Next(background)
+		if err != nil {
+			return err
+		}
+		n.carry(background, changes)
+		n.background.Go(func() { n.follow(background, watch) })
+	}
+	if err := n.serveTiers(background); err != nil {
 		return err
 	}
-	n.carry(background, changes)
-	n.background.Go(func() { n.follow(background, watch) })
 	close(n.recovered)
 	n.metrics.serving()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	if errors.Join(n.store.Err(), n.router.Err()) != nil {
+	if n.failed() != nil {
 		n.notServing() // it failed before the status above, which must not stay
 	}
 	return nil
+}
+
+// failed says why what runs here has stopped for good, or nil.
+func (n *node) failed() error {
+	var errs []error
+	if n.store != nil {
+		errs = append(errs, n.store.Err())
+	}
+	if n.ownRouter != nil {
+		errs = append(errs, n.ownRouter.Err())
+	}
+	return errors.Join(errs...)
 }
 
 // planMemory decides how much memory each part may use, and tells the runtime
@@ -202,40 +236,18 @@ func (n *node) serve(name string, fn func() error) {
 	})
 }
 
-func (n *node) openTiers() (err error) {
+func (n *node) storeOptions(dir string) store.Options {
 	flush := shard.FlushSync
 	if n.cfg.Flush.Mode == config.FlushAsync {
 		flush = shard.FlushAsync
 	}
-	n.router, err = router.Open(router.Options{
-		Dir: filepath.Join(n.cfg.DataDir, routerDir), Shards: []string{n.cfg.Shard},
-		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups, AutoCreateLimit: n.cfg.AutoCreateLimit,
-		DefaultQueues: int32(n.cfg.DefaultQueues), Admit: n.admitNew, Logger: n.logger, OnFailure: n.notServing,
-	})
-	if errors.Is(err, router.ErrInUse) {
-		return fmt.Errorf("data_dir %s: %w; stop that process, or set data_dir to another folder", n.cfg.DataDir, err)
-	}
-	if err != nil {
-		return err
-	}
-	n.metrics.router.Store(n.router)
-	storeDir := filepath.Join(n.cfg.DataDir, StoreDir)
-	// Before the store makes what it misses.
-	if err := CheckPlaced(vfs.Default, storeDir, n.router, n.cfg.Shard); err != nil {
-		return err
-	}
-	n.store, err = store.Open(store.Options{
-		Dir: storeDir, Shards: []string{n.cfg.Shard},
+	return store.Options{
+		Dir: dir, Shards: []string{n.cfg.Shard},
 		Flush: flush, FlushInterval: n.cfg.Flush.Interval, SegmentSize: int64(n.cfg.SegmentSize),
 		MaxWaiting: n.memory.waiting, CacheSize: n.memory.cache, MemTableSize: n.memory.memTable,
 		QueueBytes: n.memory.sends * 3 / 2, KnownBytes: n.memory.known, Retention: n.retention(), Transactions: n.transactions(), LiteTopics: n.cfg.Lite.Topics, LiteTTL: n.liteTTL,
 		Interrupt: n.interrupt, Logger: n.logger, MaxSeries: n.cfg.Metrics.MaxTopics, OnFailure: n.notServing,
-	})
-	if err != nil {
-		return err
 	}
-	n.metrics.store.Store(n.store)
-	return nil
 }
 
 // admitNew returns why no topic or group may be created: metadata shares the disk of the
@@ -287,7 +299,7 @@ func (n *node) buildServer() (err error) {
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: []string{n.cfg.Shard}, Clients: n.proxy, Node: host, Logger: n.logger,
+		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: n.shards, Clients: n.proxy, Node: host, Logger: n.logger,
 		MaxDelay: n.cfg.MaxDelay,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
@@ -327,7 +339,7 @@ func (n *node) ready() error {
 	default:
 		return errors.New("starting: recovering the store")
 	}
-	return errors.Join(n.store.Err(), n.router.Err())
+	return n.failed()
 }
 
 // stop takes the node apart from the top down:
@@ -338,15 +350,22 @@ func (n *node) ready() error {
 //  3. after ShutdownTimeout, what is left is cut off, and gives back what it has leased;
 //  4. the proxy ends its background work, and the last spans are sent;
 //  5. the store and the router flush and close.
+//
+// A node that serves other tiers first leaves their lists, and answers what they have
+// under way.
 func (n *node) stop() error {
 	var errs []error
-	if n.grpcServer != nil {
+	if n.health != nil {
 		n.health.Shutdown()
-		close(n.draining)
-		n.drain()
-	} else {
-		close(n.draining)
 	}
+	close(n.draining)
+	if n.routers != nil {
+		n.routers.Leave()
+	}
+	if n.grpcServer != nil {
+		n.drain()
+	}
+	n.stopTiers()
 	if n.proxy != nil {
 		n.proxy.Close()
 	}
@@ -359,8 +378,14 @@ func (n *node) stop() error {
 	}
 	errs = append(errs, n.closeListeners())
 	n.background.Wait()
+	if n.stores != nil {
+		errs = append(errs, n.stores.Close())
+	}
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
+	}
+	if n.registry != nil {
+		n.registry.Close()
 	}
 	if n.router != nil {
 		errs = append(errs, n.router.Close())

@@ -10,8 +10,6 @@ import (
 
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/proxy"
-	"github.com/perigee-mq/perigee/router"
-	"github.com/perigee-mq/perigee/store"
 )
 
 // The port for clients serves before the tiers are open, so that the health service
@@ -37,7 +35,7 @@ type (
 	lateAdminRouter  struct{ admin.Router }
 )
 
-func (l *late) set(s *store.Store, r *router.Router) {
+func (l *late) set(s storeTier, r routerTier) {
 	l.proxyStore.Store, l.adminStore.Store = s, s
 	l.halves.Transactions = s
 	l.proxyRouter.Router, l.adminRouter.Router = r, r

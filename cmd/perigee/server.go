@@ -14,15 +14,30 @@ import (
 	"github.com/perigee-mq/perigee/internal/node"
 )
 
-func (a *app) standaloneCommand() *cobra.Command {
+// serverCommands returns the commands that run a tier, or all of them.
+func (a *app) serverCommands() []*cobra.Command {
+	return []*cobra.Command{
+		a.serverCommand(config.Standalone, "Run a whole server in one process", "Run a whole server in one process."),
+		a.serverCommand(config.Router, "Run a router of a deployment in several processes",
+			"Run a router: it knows the topics, the groups and who else there is. Proxies and store\n"+
+				"nodes go on with what they know while it is away."),
+		a.serverCommand(config.Store, "Run a store node of a deployment in several processes",
+			"Run a store node: it owns the messages of its shard, and registers with the routers."),
+		a.serverCommand(config.Proxy, "Run a proxy of a deployment in several processes",
+			"Run a proxy: it serves clients, and asks the store nodes that the routers know. Any\n"+
+				"proxy serves any client."),
+	}
+}
+
+func (a *app) serverCommand(tier config.Tier, short, long string) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "standalone", Short: "Run a whole server in one process",
-		Long: "Run a whole server in one process. Flags win over environment variables (such as\n" +
-			"PERIGEE_FLUSH_MODE for flush.mode), those over the file, and that over the defaults.",
+		Use: string(tier), Short: short,
+		Long: long + " Flags win over environment variables (such as\n" +
+			"PERIGEE_LOG_LEVEL for log.level), those over the file, and that over the defaults.",
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Sources{File: file, Env: a.env, Flags: cmd.Flags()})
+			cfg, err := config.Load(config.Sources{Tier: tier, File: file, Env: a.env, Flags: cmd.Flags()})
 			if err != nil {
 				return &usageError{err}
 			}
@@ -39,7 +54,7 @@ func (a *app) standaloneCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", a.getenv("PERIGEE_CONFIG", ""), "configuration `file` (environment: PERIGEE_CONFIG)")
-	config.AddFlags(cmd.Flags())
+	config.AddFlags(cmd.Flags(), tier)
 	return cmd
 }
 
@@ -57,6 +72,11 @@ func (a *app) printReady(info serverInfo, cfg config.Config) error {
 		info.DataDir = folder
 	}
 	return a.print(info, func(w io.Writer) {
+		if info.GRPCAddr == "" {
+			fmt.Fprintf(w, "perigee %s %s is ready\n  data     %s\n  tiers    %s\n  http     %s (/readyz, /metrics)\n",
+				cfg.Tier, version, info.DataDir, info.TierAddr, info.HTTPAddr)
+			return
+		}
 		speaks := map[string]string{
 			config.TLSPermissive: "TLS and cleartext", config.TLSRequired: "TLS only", config.TLSDisabled: "cleartext only",
 		}[cfg.TLS.Mode]
