@@ -17,7 +17,7 @@ import (
 // CreateGroup creates a consumer group, or answers the one that exists with the
 // same configuration.
 func (s *Server) CreateGroup(ctx context.Context, req *adminpb.CreateGroupRequest) (*adminpb.CreateGroupResponse, error) {
-	spec := router.GroupSpec{Resource: resource(req), FIFO: req.GetFifo(), LiteTopic: req.GetLiteTopic(), LiteExclusive: req.GetLiteExclusive()}
+	spec := router.GroupSpec{Resource: resource(req), FIFO: req.GetFifo(), LiteTopic: req.GetLiteTopic(), LiteExclusive: req.GetLiteExclusive(), Broadcast: req.GetBroadcast()}
 	var err error
 	if spec.Retry, err = retryPolicy(req.GetRetry()); err != nil {
 		return nil, s.refusal(ctx, err)
@@ -42,7 +42,21 @@ func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	return &adminpb.GetGroupResponse{Group: groupProto(g), Topics: topics}, nil
+	p := groupProto(g)
+	if g.Broadcast {
+		p.Instances = s.instances(ctx, g)
+	}
+	return &adminpb.GetGroupResponse{Group: p, Topics: topics}, nil
+}
+
+// instances counts those of a broadcast group.
+func (s *Server) instances(ctx context.Context, g *mq.Group) (n int32) {
+	for _, other := range s.router.ListGroups(ctx, router.Selection{Namespace: g.Namespace, SystemGroups: true}) {
+		if g.HasInstance(other.Resource) {
+			n++
+		}
+	}
+	return n
 }
 
 // progress sums the group's backlogs over all shards. Topics that were deleted
@@ -119,7 +133,7 @@ func (s *Server) ListGroups(ctx context.Context, req *adminpb.ListGroupsRequest)
 
 // UpdateGroup changes how a consumer group retries, where it starts and whether it is FIFO.
 func (s *Server) UpdateGroup(ctx context.Context, req *adminpb.UpdateGroupRequest) (*adminpb.UpdateGroupResponse, error) {
-	update := router.GroupUpdate{FIFO: req.Fifo, LiteTopic: req.LiteTopic, LiteExclusive: req.LiteExclusive}
+	update := router.GroupUpdate{FIFO: req.Fifo, LiteTopic: req.LiteTopic, LiteExclusive: req.LiteExclusive, Broadcast: req.Broadcast}
 	if req.Retry != nil {
 		p, err := retryPolicy(req.Retry)
 		if err != nil {

@@ -92,7 +92,7 @@ func storable(t *timestamppb.Timestamp) bool {
 func groupProto(g *mq.Group) *adminpb.Group {
 	p := &adminpb.Group{
 		Namespace: g.Namespace, Name: g.Name, Id: uint32(g.ID), Version: g.Version, Fifo: g.FIFO,
-		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive,
+		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive, Broadcast: g.Broadcast,
 		Retry: &adminpb.RetryPolicy{MaxAttempts: int32(g.Retry.MaxAttempts)}, Start: startProto(g.Start),
 		DeadLetterTopic: g.DeadLetterTopic().Name,
 	}

@@ -23,6 +23,12 @@ type Group struct {
 	// at a time has a lite topic.
 	LiteTopic     string
 	LiteExclusive bool
+	// Broadcast says that each client of the group gets every message: it receives as a
+	// group of its own, an instance, see InstanceOf.
+	Broadcast bool
+	// Seen is when the client of an instance was last seen, to the hour; zero for other
+	// groups.
+	Seen time.Time
 	// DeadLetter identifies the topic that takes the group's used-up messages,
 	// and DeadLetterShard the shard that serves its one queue.
 	DeadLetter      TopicID

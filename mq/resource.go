@@ -3,6 +3,7 @@ package mq
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Limits on names, in characters. They are those of RocketMQ, so that every
@@ -19,6 +20,30 @@ const DeadLetterPrefix = "%DLQ%"
 // SystemGroupPrefix starts the names of consumer groups of the server itself.
 // Clients can neither create nor use them.
 const SystemGroupPrefix = "%SYS%"
+
+// instancePrefix starts the names of the instances of a broadcast group.
+const instancePrefix = SystemGroupPrefix + "broadcast-"
+
+// The times of instances: how exactly Group.Seen is kept, and how long an instance is
+// kept whose client is not seen any more.
+const (
+	InstanceSeenEvery = time.Hour
+	InstanceKept      = 24 * time.Hour
+)
+
+// InstanceOf returns the name of the group by which one client of a broadcast group
+// receives.
+func (g *Group) InstanceOf(client string) Resource {
+	return Resource{g.Namespace, fmt.Sprintf("%s%d-%016x", instancePrefix, g.ID, HashName(client))}
+}
+
+// HasInstance reports whether the named group is an instance of g.
+func (g *Group) HasInstance(r Resource) bool {
+	return r.Namespace == g.Namespace && strings.HasPrefix(r.Name, fmt.Sprintf("%s%d-", instancePrefix, g.ID))
+}
+
+// IsInstance reports whether the named group is an instance of some group.
+func (r Resource) IsInstance() bool { return strings.HasPrefix(r.Name, instancePrefix) }
 
 // RedriveGroup is the consumer group, one in each namespace, whose progress in a
 // dead-letter topic says which dead letters were sent back.

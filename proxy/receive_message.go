@@ -39,6 +39,11 @@ const (
 // From a topic of type LITE a client receives from the lite topics that it has synced, see
 // SyncLiteSubscription, each in its order; filter_expression has no meaning.
 //
+// Of a group that is broadcast each client gets every message: it receives by an instance, a
+// group that is made for it, begins behind the newest message and goes when the client was
+// not seen for a day. The client names the group as ever, in this call and in others. Lite
+// topics are not broadcast.
+//
 // A group that is FIFO is given no message before all earlier ones of its message group
 // are settled or part of the same answer. One that is not reads a FIFO topic in any order,
 // which is said in the text of the status, in the log once, and in the metrics.
@@ -85,8 +90,9 @@ func (s *Server) ReceiveMessage(req *rmqpb.ReceiveMessageRequest, stream grpc.Se
 type receive struct {
 	mq.Receive
 	shard      string
-	expression string // the filter as it came in
-	short      bool   // the deadline leaves no time to poll
+	named      mq.Resource // the group as the client names it
+	expression string      // the filter as it came in
+	short      bool        // the deadline leaves no time to poll
 }
 
 func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest) (c client, r receive, err error) {
@@ -127,6 +133,11 @@ func (s *Server) receiveOf(ctx context.Context, req *rmqpb.ReceiveMessageRequest
 			return c, r, err
 		}
 		r.Lite, r.Tags, r.Filter = c.ID, nil, nil
+	}
+	if r.named = r.Group.Resource; r.Group.Broadcast && r.Lite == "" {
+		if r.Group, err = s.router.Instance(ctx, r.Group, c.ID); err != nil {
+			return c, r, err
+		}
 	}
 	r.shard, err = shardOf(r.Topic, req.GetMessageQueue().GetBroker().GetName())
 	return c, r, err
@@ -184,7 +195,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 		return nil, err
 	}
 	s.unordered.note(ctx, r)
-	session.Received(r.Group.Resource, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
+	session.Received(r.named, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
 	got, err := s.store.Receive(poll, r.shard, r.Receive)

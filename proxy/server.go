@@ -59,6 +59,7 @@ type Router interface {
 	EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error)
 	Group(ctx context.Context, name mq.Resource) (*mq.Group, error)
 	EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error)
+	Instance(ctx context.Context, g *mq.Group, client string) (*mq.Group, error)
 	TopicByID(id mq.TopicID) (*mq.Topic, error)
 	GroupByID(id mq.GroupID) (*mq.Group, error)
 }

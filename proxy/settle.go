@@ -69,12 +69,20 @@ func (v *settlement) lease(handle string) (mq.Lease, error) {
 		if _, err := v.router.GroupByID(l.Group); errors.Is(err, mq.ErrGroupNotFound) {
 			return l, errGone
 		}
-		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of group %q", v.group.Resource)
+		if !v.ofInstance(l.Group) {
+			return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is not of group %q", v.group.Resource)
+		}
 	}
 	if _, err := v.topic.On(l.Shard); err != nil {
 		return l, refuse(rmqpb.Code_INVALID_RECEIPT_HANDLE, "receipt_handle is of a shard that does not serve topic %q", v.topic.Resource)
 	}
 	return l, nil
+}
+
+// ofInstance reports whether the group is an instance of the one that the client names.
+func (v *settlement) ofInstance(id mq.GroupID) bool {
+	g, err := v.router.GroupByID(id)
+	return err == nil && v.group.HasInstance(g.Resource)
 }
 
 // errGone is the answer to a handle whose topic or group does not exist any more.

@@ -102,6 +102,8 @@ type groupRecord struct {
 	DeadLetterShard string      `json:"deadLetterShard"`
 	LiteTopic       string      `json:"liteTopic,omitempty"`
 	LiteExclusive   bool        `json:"liteExclusive,omitempty"`
+	Broadcast       bool        `json:"broadcast,omitempty"`
+	Seen            *time.Time  `json:"seen,omitempty"`
 	Version         uint64      `json:"version"`
 }
 
@@ -145,7 +147,10 @@ func encodeGroup(g *mq.Group) []byte {
 	record := groupRecord{
 		V: valueVersion, ID: g.ID, FIFO: g.FIFO, Retry: retryRecord(g.Retry), Start: g.Start.Policy.String(),
 		DeadLetter: g.DeadLetter, DeadLetterShard: g.DeadLetterShard, Version: g.Version,
-		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive,
+		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive, Broadcast: g.Broadcast,
+	}
+	if !g.Seen.IsZero() {
+		record.Seen = &g.Seen
 	}
 	if g.Start.Policy == mq.StartTimestamp {
 		record.StartTime = &g.Start.Time
@@ -227,7 +232,10 @@ func decodeGroup(e Entry) (*mq.Group, error) {
 	g := &mq.Group{
 		ID: record.ID, Resource: decodeResource(e.Key, groupPrefix), FIFO: record.FIFO, Retry: mq.RetryPolicy(record.Retry),
 		DeadLetter: record.DeadLetter, DeadLetterShard: record.DeadLetterShard, Version: record.Version,
-		LiteTopic: record.LiteTopic, LiteExclusive: record.LiteExclusive,
+		LiteTopic: record.LiteTopic, LiteExclusive: record.LiteExclusive, Broadcast: record.Broadcast,
+	}
+	if record.Seen != nil {
+		g.Seen = *record.Seen
 	}
 	var err error
 	switch record.Start {

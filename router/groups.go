@@ -19,6 +19,10 @@ type GroupSpec struct {
 	// As in mq.Group.
 	LiteTopic     string
 	LiteExclusive bool
+	Broadcast     bool
+	// Seen is when the client of an instance of a broadcast group was seen; zero for other
+	// groups.
+	Seen time.Time
 }
 
 // A GroupUpdate says what to change of a group; nil leaves a field as it is.
@@ -29,6 +33,7 @@ type GroupUpdate struct {
 	// LiteTopic binds the group, empty: to none.
 	LiteTopic     *string
 	LiteExclusive *bool
+	Broadcast     *bool
 }
 
 // Group returns the consumer group named name. The error matches
@@ -73,9 +78,14 @@ func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, 
 }
 
 // EnsureSystemGroup returns a group of the server itself and creates it as spec
-// says when it is missing. Its name must begin with mq.SystemGroupPrefix.
+// says when it is missing. Its name must begin with mq.SystemGroupPrefix. That an instance
+// was seen is noted when it is news; then instances go that were not seen for
+// mq.InstanceKept.
 func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Group, error) {
-	if g, err := r.Group(ctx, spec.Resource); err == nil {
+	if !spec.Seen.IsZero() {
+		spec.Seen = time.Now().Round(0).UTC() // whoever asks may have another clock
+	}
+	if g, err := r.Group(ctx, spec.Resource); err == nil && !spec.News(g) {
 		return g, nil
 	}
 	if !isSystemGroup(spec.Resource) {
@@ -85,7 +95,57 @@ func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Gro
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
-	return r.ensure(ctx, spec, 0)
+	if spec.Seen.IsZero() {
+		return r.ensure(ctx, spec, 0)
+	}
+	return r.see(ctx, spec)
+}
+
+// News reports whether the spec says that the group was seen later than is known.
+func (spec GroupSpec) News(g *mq.Group) bool {
+	return !spec.Seen.IsZero() && spec.Seen.Sub(g.Seen) >= mq.InstanceSeenEvery
+}
+
+// InstanceSpec describes the instance by which a client that is there now receives for a
+// broadcast group. It begins behind the newest message.
+func InstanceSpec(g *mq.Group, client string) GroupSpec {
+	return GroupSpec{
+		Resource: g.InstanceOf(client), FIFO: g.FIFO, Retry: g.Retry,
+		Start: mq.StartPosition{Policy: mq.StartLatest}, Seen: time.Now().Round(0).UTC(),
+	}
+}
+
+// Instance returns the group by which a client receives for a broadcast group. It is made
+// when it is missing, and goes when the client was not seen for mq.InstanceKept, or
+// with g.
+func (r *Router) Instance(ctx context.Context, g *mq.Group, client string) (*mq.Group, error) {
+	return r.EnsureSystemGroup(ctx, InstanceSpec(g, client))
+}
+
+// see adds an instance or notes that it was seen, and deletes those that were not.
+func (r *Router) see(ctx context.Context, spec GroupSpec) (g *mq.Group, err error) {
+	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
+		for name, other := range now.groups.all() {
+			if name.IsInstance() && name != spec.Resource && spec.Seen.Sub(other.Seen) > mq.InstanceKept {
+				e.deleteGroup(other)
+			}
+		}
+		if g = now.groups.get(spec.Resource); g == nil {
+			g, err = r.addGroup(now, e, spec)
+			return err
+		}
+		if spec.News(g) {
+			g = new(*g)
+			g.Seen, g.Retry, g.FIFO = spec.Seen, spec.Retry, spec.FIFO
+			g.Version++
+			e.putGroup(g)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 // ensure returns the group of that name, whatever its configuration, and adds it
@@ -134,6 +194,7 @@ func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, 
 // normal checks the spec of a client's group and returns it with its defaults set.
 func (spec GroupSpec) normal() (GroupSpec, error) {
 	spec = spec.defaults()
+	spec.Seen = time.Time{} // it is no instance
 	if err := checkGroupName(spec.Resource); err != nil {
 		return spec, err
 	}
@@ -199,7 +260,7 @@ func (r *Router) addGroup(now *snapshot, e *edit, spec GroupSpec) (*mq.Group, er
 	}
 	g := &mq.Group{
 		ID: id, Resource: spec.Resource, FIFO: spec.FIFO, Retry: spec.Retry, Start: spec.Start, DeadLetter: deadLetter,
-		LiteTopic: spec.LiteTopic, LiteExclusive: spec.LiteExclusive,
+		LiteTopic: spec.LiteTopic, LiteExclusive: spec.LiteExclusive, Broadcast: spec.Broadcast, Seen: spec.Seen,
 		DeadLetterShard: shards[int(uint64(id)%uint64(len(shards)))], Version: 1,
 	}
 	e.putGroup(g)
@@ -214,6 +275,8 @@ func (spec GroupSpec) matches(g *mq.Group) error {
 		return fmt.Errorf("%w: %q with lite-topic %q, not %q", mq.ErrGroupExists, g.Resource, g.LiteTopic, spec.LiteTopic)
 	case spec.LiteExclusive != g.LiteExclusive:
 		return fmt.Errorf("%w: %q with lite-exclusive %t, not %t", mq.ErrGroupExists, g.Resource, g.LiteExclusive, spec.LiteExclusive)
+	case spec.Broadcast != g.Broadcast:
+		return fmt.Errorf("%w: %q with broadcast %t, not %t", mq.ErrGroupExists, g.Resource, g.Broadcast, spec.Broadcast)
 	case !equalRetry(spec.Retry, g.Retry):
 		return fmt.Errorf("%w: %q with another retry policy", mq.ErrGroupExists, g.Resource)
 	case !equalStart(spec.Start, g.Start):
@@ -269,12 +332,15 @@ func (u GroupUpdate) apply(g *mq.Group) (next *mq.Group, changed bool) {
 	if u.LiteExclusive != nil && *u.LiteExclusive != g.LiteExclusive {
 		next.LiteExclusive, changed = *u.LiteExclusive, true
 	}
+	if u.Broadcast != nil && *u.Broadcast != g.Broadcast {
+		next.Broadcast, changed = *u.Broadcast, true
+	}
 	next.Version++
 	return next, changed
 }
 
-// DeleteGroup deletes a group with its dead-letter topic and returns what it
-// was. A group created later under the same name has other ids.
+// DeleteGroup deletes a group with its dead-letter topic and its instances and returns
+// what it was. A group created later under the same name has other ids.
 func (r *Router) DeleteGroup(ctx context.Context, name mq.Resource) (g *mq.Group, err error) {
 	if err := checkGroupName(name); err != nil {
 		return nil, err
@@ -284,6 +350,11 @@ func (r *Router) DeleteGroup(ctx context.Context, name mq.Resource) (g *mq.Group
 			return err
 		}
 		e.deleteGroup(g)
+		for name, other := range now.groups.all() {
+			if g.HasInstance(name) {
+				e.deleteGroup(other)
+			}
+		}
 		return nil
 	})
 	if err != nil {

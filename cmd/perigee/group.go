@@ -30,6 +30,8 @@ type groupView struct {
 	FIFO            bool      `json:"fifo"`
 	LiteTopic       string    `json:"lite_topic,omitempty"`
 	LiteExclusive   bool      `json:"lite_exclusive,omitempty"`
+	Broadcast       bool      `json:"broadcast,omitempty"`
+	Instances       int32     `json:"instances,omitempty"`
 	Retry           retryView `json:"retry"`
 	Start           string    `json:"start"`
 	DeadLetterTopic string    `json:"dead_letter_topic"`
@@ -60,6 +62,7 @@ func viewGroup(g *adminpb.Group) groupView {
 	v := groupView{
 		Namespace: g.GetNamespace(), Name: g.GetName(), ID: g.GetId(), Version: g.GetVersion(),
 		LiteTopic: g.GetLiteTopic(), LiteExclusive: g.GetLiteExclusive(),
+		Broadcast: g.GetBroadcast(), Instances: g.GetInstances(),
 		FIFO: g.GetFifo(), Start: viewStart(g.GetStart()), DeadLetterTopic: g.GetDeadLetterTopic(),
 		Retry: retryView{MaxAttempts: retry.GetMaxAttempts()},
 	}
@@ -87,6 +90,9 @@ func (v groupView) describe(w io.Writer) {
 	fmt.Fprintf(w, "dead letters  %s\n", v.DeadLetterTopic)
 	if v.LiteTopic != "" {
 		fmt.Fprintf(w, "lite topic    %s\n", v.LiteTopic)
+	}
+	if v.Broadcast {
+		fmt.Fprintf(w, "broadcast     to %d clients\n", v.Instances)
 	}
 	if v.LiteExclusive {
 		fmt.Fprintf(w, "lite model    exclusive\n")
@@ -136,7 +142,7 @@ func (a *app) groupCreate() *cobra.Command {
 			}
 			req := &adminpb.CreateGroupRequest{
 				Namespace: a.endpoint.namespace, Name: args[0], Fifo: flags.fifo, Retry: retry, Start: start,
-				LiteTopic: flags.liteTopic, LiteExclusive: flags.exclusive,
+				LiteTopic: flags.liteTopic, LiteExclusive: flags.exclusive, Broadcast: flags.broadcast,
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
 				resp, err := call(ctx, method(admin.CreateGroup), req)
@@ -243,10 +249,13 @@ func (a *app) groupUpdate() *cobra.Command {
 			if cmd.Flags().Changed("lite-topic") {
 				req.LiteTopic = &flags.liteTopic
 			}
+			if cmd.Flags().Changed("broadcast") {
+				req.Broadcast = &flags.broadcast
+			}
 			if cmd.Flags().Changed("lite-exclusive") {
 				req.LiteExclusive = &flags.exclusive
 			}
-			if retry == nil && req.Start == nil && req.Fifo == nil && req.LiteTopic == nil && req.LiteExclusive == nil {
+			if retry == nil && req.Start == nil && req.Fifo == nil && req.LiteTopic == nil && req.LiteExclusive == nil && req.Broadcast == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {

@@ -14,6 +14,7 @@ import (
 // groupFlags describe a consumer group on the command line.
 type groupFlags struct {
 	fifo         bool
+	broadcast    bool
 	maxAttempts  int32
 	delays       []time.Duration
 	initial, max time.Duration
@@ -35,6 +36,7 @@ func (f *groupFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.max, "retry-max", 2*time.Hour, "back-off: longest `delay`")
 	flags.Float64Var(&f.multiplier, "retry-multiplier", 2, "back-off: `factor` from one delay to the next")
 	flags.StringVar(&f.liteTopic, "lite-topic", "", "`name` of the only topic from whose lite topics the group receives; empty: any")
+	flags.BoolVar(&f.broadcast, "broadcast", false, "give every message to each client of the group")
 	flags.BoolVar(&f.exclusive, "lite-exclusive", false, "let one client of the group at a time have a lite topic")
 	flags.StringVar(&f.start, "start", "earliest", "where to start reading: earliest, latest or a `time` as in 2026-01-31T08:00:00Z")
 }

@@ -325,3 +325,26 @@ func TestWhatOneProxyHasBegunAnotherEnds(t *testing.T) {
 		r.stop(t)
 	}
 }
+
+func TestClientsOfABroadcastGroupMayUseAnyProxy(t *testing.T) {
+	d, router := deploy(t)
+	a, b := d.start(config.Store, "a"), d.start(config.Store, "b")
+	p, q := d.start(config.Proxy, "p"), d.start(config.Proxy, "q")
+	p.createOn(t, "t", 1, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	_, err := p.admin.CreateGroup(t.Context(), &adminpb.CreateGroupRequest{Name: "g", Broadcast: true})
+	require.NoError(t, err)
+	brokers := []string{"a", "b"}
+	require.Empty(t, p.drain(t, "t", "g", brokers, p))
+	for range 4 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	require.Len(t, p.drain(t, "t", "g", brokers, q), 4, "through one proxy, and acknowledged through the other")
+	require.Empty(t, q.drain(t, "t", "g", brokers, q), "it is the same client")
+	got, err := q.admin.GetGroup(t.Context(), &adminpb.GetGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	require.True(t, got.GetGroup().GetBroadcast())
+	require.EqualValues(t, 1, got.GetGroup().GetInstances())
+	for _, r := range []*running{p, q, a, b, router} {
+		r.stop(t)
+	}
+}

@@ -76,7 +76,7 @@ func FromGroup(g *mq.Group) *routerpb.Group {
 	}
 	return &routerpb.Group{
 		Id: uint32(g.ID), Name: FromResource(g.Resource), Fifo: g.FIFO, Retry: FromRetry(g.Retry), Start: FromStart(g.Start),
-		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive,
+		LiteTopic: g.LiteTopic, LiteExclusive: g.LiteExclusive, Broadcast: g.Broadcast, Seen: FromTime(g.Seen),
 		DeadLetter: uint32(g.DeadLetter), DeadLetterShard: g.DeadLetterShard, Version: g.Version,
 	}
 }
@@ -95,9 +95,25 @@ func Group(p *routerpb.Group) (*mq.Group, error) {
 	}
 	return &mq.Group{
 		ID: mq.GroupID(p.GetId()), Resource: Resource(p.GetName()), FIFO: p.GetFifo(), Retry: Retry(p.GetRetry()), Start: start,
-		LiteTopic: p.GetLiteTopic(), LiteExclusive: p.GetLiteExclusive(),
+		LiteTopic: p.GetLiteTopic(), LiteExclusive: p.GetLiteExclusive(), Broadcast: p.GetBroadcast(), Seen: Time(p.GetSeen()),
 		DeadLetter: mq.TopicID(p.GetDeadLetter()), DeadLetterShard: p.GetDeadLetterShard(), Version: p.GetVersion(),
 	}, nil
+}
+
+// FromTime returns the message for a time, nil for the zero time.
+func FromTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// Time returns the time in p.
+func Time(p *timestamppb.Timestamp) time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	return p.AsTime()
 }
 
 // FromRetry returns the message for a policy.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -176,10 +177,20 @@ func (c *Client) GroupByID(id mq.GroupID) (*mq.Group, error) {
 
 // EnsureSystemGroup is as in router.Router.
 func (c *Client) EnsureSystemGroup(ctx context.Context, spec router.GroupSpec) (*mq.Group, error) {
-	if g, err := c.mirror.Group(ctx, spec.Resource); err == nil {
-		return g, nil
+	known, err := c.mirror.Group(ctx, spec.Resource)
+	if err == nil && !spec.News(known) {
+		return known, nil
 	}
-	return c.findGroup(ctx, &routerpb.FindGroupRequest{System: fromGroupSpec(spec)})
+	g, err := c.findGroup(ctx, &routerpb.FindGroupRequest{System: fromGroupSpec(spec)})
+	if errors.Is(err, mq.ErrUnavailable) && known != nil {
+		return known, nil // when it was seen is told another time
+	}
+	return g, err
+}
+
+// Instance is as in router.Router.
+func (c *Client) Instance(ctx context.Context, g *mq.Group, client string) (*mq.Group, error) {
+	return c.EnsureSystemGroup(ctx, router.InstanceSpec(g, client))
 }
 
 // ListTopics is as in router.View: what this client knows.

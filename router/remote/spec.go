@@ -94,21 +94,21 @@ func topicUpdate(p *routerpb.UpdateTopicRequest) (u router.TopicUpdate, err erro
 func fromGroupSpec(s router.GroupSpec) *routerpb.GroupSpec {
 	return &routerpb.GroupSpec{
 		Name: tierwire.FromResource(s.Resource), Fifo: s.FIFO, Retry: tierwire.FromRetry(s.Retry), Start: tierwire.FromStart(s.Start),
-		LiteTopic: s.LiteTopic, LiteExclusive: s.LiteExclusive,
+		LiteTopic: s.LiteTopic, LiteExclusive: s.LiteExclusive, Broadcast: s.Broadcast, Seen: tierwire.FromTime(s.Seen),
 	}
 }
 
 func groupSpec(p *routerpb.GroupSpec) (s router.GroupSpec, err error) {
 	s = router.GroupSpec{
 		Resource: tierwire.Resource(p.GetName()), FIFO: p.GetFifo(), Retry: tierwire.Retry(p.GetRetry()),
-		LiteTopic: p.GetLiteTopic(), LiteExclusive: p.GetLiteExclusive(),
+		LiteTopic: p.GetLiteTopic(), LiteExclusive: p.GetLiteExclusive(), Broadcast: p.GetBroadcast(), Seen: tierwire.Time(p.GetSeen()),
 	}
 	s.Start, err = tierwire.Start(p.GetStart())
 	return s, err
 }
 
 func fromGroupUpdate(name mq.Resource, u router.GroupUpdate) *routerpb.UpdateGroupRequest {
-	p := &routerpb.UpdateGroupRequest{Name: tierwire.FromResource(name), Fifo: u.FIFO, LiteTopic: u.LiteTopic, LiteExclusive: u.LiteExclusive}
+	p := &routerpb.UpdateGroupRequest{Name: tierwire.FromResource(name), Fifo: u.FIFO, LiteTopic: u.LiteTopic, LiteExclusive: u.LiteExclusive, Broadcast: u.Broadcast}
 	if u.Retry != nil {
 		p.Retry = tierwire.FromRetry(*u.Retry)
 	}
@@ -119,7 +119,7 @@ func fromGroupUpdate(name mq.Resource, u router.GroupUpdate) *routerpb.UpdateGro
 }
 
 func groupUpdate(p *routerpb.UpdateGroupRequest) (u router.GroupUpdate, err error) {
-	u = router.GroupUpdate{FIFO: p.Fifo, LiteTopic: p.LiteTopic, LiteExclusive: p.LiteExclusive}
+	u = router.GroupUpdate{FIFO: p.Fifo, LiteTopic: p.LiteTopic, LiteExclusive: p.LiteExclusive, Broadcast: p.Broadcast}
 	if p.Retry != nil {
 		u.Retry = new(tierwire.Retry(p.GetRetry()))
 	}

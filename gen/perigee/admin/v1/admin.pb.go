@@ -1264,6 +1264,11 @@ type Group struct {
 	LiteTopic string `protobuf:"bytes,9,opt,name=lite_topic,json=liteTopic,proto3" json:"lite_topic,omitempty"`
 	// Whether one client of the group at a time has a lite topic.
 	LiteExclusive bool `protobuf:"varint,10,opt,name=lite_exclusive,json=liteExclusive,proto3" json:"lite_exclusive,omitempty"`
+	// Whether each client of the group gets every message.
+	Broadcast bool `protobuf:"varint,11,opt,name=broadcast,proto3" json:"broadcast,omitempty"`
+	// Of a broadcast group: how many clients receive, those that were last seen less than a day
+	// ago included.
+	Instances     int32 `protobuf:"varint,12,opt,name=instances,proto3" json:"instances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1366,6 +1371,20 @@ func (x *Group) GetLiteExclusive() bool {
 		return x.LiteExclusive
 	}
 	return false
+}
+
+func (x *Group) GetBroadcast() bool {
+	if x != nil {
+		return x.Broadcast
+	}
+	return false
+}
+
+func (x *Group) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
 }
 
 // RetryPolicy says how often and after which delays a message is delivered again.
@@ -1636,6 +1655,8 @@ type CreateGroupRequest struct {
 	LiteTopic string `protobuf:"bytes,6,opt,name=lite_topic,json=liteTopic,proto3" json:"lite_topic,omitempty"`
 	// Whether one client of the group at a time has a lite topic.
 	LiteExclusive bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3" json:"lite_exclusive,omitempty"`
+	// Whether each client of the group gets every message.
+	Broadcast     bool `protobuf:"varint,8,opt,name=broadcast,proto3" json:"broadcast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1715,6 +1736,13 @@ func (x *CreateGroupRequest) GetLiteTopic() string {
 func (x *CreateGroupRequest) GetLiteExclusive() bool {
 	if x != nil {
 		return x.LiteExclusive
+	}
+	return false
+}
+
+func (x *CreateGroupRequest) GetBroadcast() bool {
+	if x != nil {
+		return x.Broadcast
 	}
 	return false
 }
@@ -1994,6 +2022,8 @@ type UpdateGroupRequest struct {
 	LiteTopic *string `protobuf:"bytes,6,opt,name=lite_topic,json=liteTopic,proto3,oneof" json:"lite_topic,omitempty"`
 	// Whether one client of the group at a time has a lite topic.
 	LiteExclusive *bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3,oneof" json:"lite_exclusive,omitempty"`
+	// Whether each client of the group gets every message.
+	Broadcast     *bool `protobuf:"varint,8,opt,name=broadcast,proto3,oneof" json:"broadcast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2073,6 +2103,13 @@ func (x *UpdateGroupRequest) GetLiteTopic() string {
 func (x *UpdateGroupRequest) GetLiteExclusive() bool {
 	if x != nil && x.LiteExclusive != nil {
 		return *x.LiteExclusive
+	}
+	return false
+}
+
+func (x *UpdateGroupRequest) GetBroadcast() bool {
+	if x != nil && x.Broadcast != nil {
+		return *x.Broadcast
 	}
 	return false
 }
@@ -2781,7 +2818,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"c\n" +
 	"\x12PurgeTopicResponse\x12\x16\n" +
 	"\x06purged\x18\x01 \x01(\x03R\x06purged\x125\n" +
-	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"\xd5\x02\n" +
+	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\"\x91\x03\n" +
 	"\x05Group\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x0e\n" +
@@ -2794,7 +2831,9 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"lite_topic\x18\t \x01(\tR\tliteTopic\x12%\n" +
 	"\x0elite_exclusive\x18\n" +
-	" \x01(\bR\rliteExclusive\"\xed\x01\n" +
+	" \x01(\bR\rliteExclusive\x12\x1c\n" +
+	"\tbroadcast\x18\v \x01(\bR\tbroadcast\x12\x1c\n" +
+	"\tinstances\x18\f \x01(\x05R\tinstances\"\xed\x01\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\x05R\vmaxAttempts\x129\n" +
 	"\n" +
@@ -2823,7 +2862,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\ablocked\x18\x06 \x01(\x03R\ablocked\x12\x1f\n" +
 	"\vlite_topics\x18\a \x01(\x03R\n" +
 	"liteTopics\x12A\n" +
-	"\x0flite_oldest_age\x18\b \x01(\v2\x19.google.protobuf.DurationR\rliteOldestAge\"\x8c\x02\n" +
+	"\x0flite_oldest_age\x18\b \x01(\v2\x19.google.protobuf.DurationR\rliteOldestAge\"\xaa\x02\n" +
 	"\x12CreateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -2832,7 +2871,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionR\x05start\x12\x1d\n" +
 	"\n" +
 	"lite_topic\x18\x06 \x01(\tR\tliteTopic\x12%\n" +
-	"\x0elite_exclusive\x18\a \x01(\bR\rliteExclusive\"^\n" +
+	"\x0elite_exclusive\x18\a \x01(\bR\rliteExclusive\x12\x1c\n" +
+	"\tbroadcast\x18\b \x01(\bR\tbroadcast\"^\n" +
 	"\x13CreateGroupResponse\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.perigee.admin.v1.GroupR\x05group\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
@@ -2845,7 +2885,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x11ListGroupsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"E\n" +
 	"\x12ListGroupsResponse\x12/\n" +
-	"\x06groups\x18\x01 \x03(\v2\x17.perigee.admin.v1.GroupR\x06groups\"\xe4\x02\n" +
+	"\x06groups\x18\x01 \x03(\v2\x17.perigee.admin.v1.GroupR\x06groups\"\x95\x03\n" +
 	"\x12UpdateGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x17\n" +
@@ -2854,12 +2894,15 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\x05start\x18\x05 \x01(\v2\x1f.perigee.admin.v1.StartPositionH\x02R\x05start\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"lite_topic\x18\x06 \x01(\tH\x03R\tliteTopic\x88\x01\x01\x12*\n" +
-	"\x0elite_exclusive\x18\a \x01(\bH\x04R\rliteExclusive\x88\x01\x01B\a\n" +
+	"\x0elite_exclusive\x18\a \x01(\bH\x04R\rliteExclusive\x88\x01\x01\x12!\n" +
+	"\tbroadcast\x18\b \x01(\bH\x05R\tbroadcast\x88\x01\x01B\a\n" +
 	"\x05_fifoB\b\n" +
 	"\x06_retryB\b\n" +
 	"\x06_startB\r\n" +
 	"\v_lite_topicB\x11\n" +
-	"\x0f_lite_exclusive\"D\n" +
+	"\x0f_lite_exclusiveB\f\n" +
+	"\n" +
+	"_broadcast\"D\n" +
 	"\x13UpdateGroupResponse\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.perigee.admin.v1.GroupR\x05group\"F\n" +
 	"\x12DeleteGroupRequest\x12\x1c\n" +

@@ -1625,6 +1625,10 @@ type GroupSpec struct {
 	LiteTopic string `protobuf:"bytes,5,opt,name=lite_topic,json=liteTopic,proto3" json:"lite_topic,omitempty"`
 	// As in Group.
 	LiteExclusive bool `protobuf:"varint,6,opt,name=lite_exclusive,json=liteExclusive,proto3" json:"lite_exclusive,omitempty"`
+	// As in Group.
+	Broadcast bool `protobuf:"varint,7,opt,name=broadcast,proto3" json:"broadcast,omitempty"`
+	// As in Group. One that exists is said to be seen then, too.
+	Seen          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1699,6 +1703,20 @@ func (x *GroupSpec) GetLiteExclusive() bool {
 		return x.LiteExclusive
 	}
 	return false
+}
+
+func (x *GroupSpec) GetBroadcast() bool {
+	if x != nil {
+		return x.Broadcast
+	}
+	return false
+}
+
+func (x *GroupSpec) GetSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
 }
 
 // CreateGroupRequest describes a consumer group.
@@ -1837,6 +1855,8 @@ type UpdateGroupRequest struct {
 	LiteTopic *string `protobuf:"bytes,6,opt,name=lite_topic,json=liteTopic,proto3,oneof" json:"lite_topic,omitempty"`
 	// As in Group.
 	LiteExclusive *bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3,oneof" json:"lite_exclusive,omitempty"`
+	// As in Group.
+	Broadcast     *bool `protobuf:"varint,8,opt,name=broadcast,proto3,oneof" json:"broadcast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1916,6 +1936,13 @@ func (x *UpdateGroupRequest) GetLiteTopic() string {
 func (x *UpdateGroupRequest) GetLiteExclusive() bool {
 	if x != nil && x.LiteExclusive != nil {
 		return *x.LiteExclusive
+	}
+	return false
+}
+
+func (x *UpdateGroupRequest) GetBroadcast() bool {
+	if x != nil && x.Broadcast != nil {
+		return *x.Broadcast
 	}
 	return false
 }
@@ -2664,7 +2691,7 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\"a\n" +
 	"\x13DeleteTopicResponse\x12.\n" +
 	"\x05topic\x18\x01 \x01(\v2\x18.perigee.router.v1.TopicR\x05topic\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x84\x02\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\xd2\x02\n" +
 	"\tGroupSpec\x12/\n" +
 	"\x04name\x18\x01 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x12\x12\n" +
 	"\x04fifo\x18\x02 \x01(\bR\x04fifo\x124\n" +
@@ -2672,14 +2699,16 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x05start\x18\x04 \x01(\v2 .perigee.router.v1.StartPositionR\x05start\x12\x1d\n" +
 	"\n" +
 	"lite_topic\x18\x05 \x01(\tR\tliteTopic\x12%\n" +
-	"\x0elite_exclusive\x18\x06 \x01(\bR\rliteExclusive\"v\n" +
+	"\x0elite_exclusive\x18\x06 \x01(\bR\rliteExclusive\x12\x1c\n" +
+	"\tbroadcast\x18\a \x01(\bR\tbroadcast\x12.\n" +
+	"\x04seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04seen\"v\n" +
 	"\x12CreateGroupRequest\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x120\n" +
 	"\x04spec\x18\x02 \x01(\v2\x1c.perigee.router.v1.GroupSpecR\x04spec\"{\n" +
 	"\x13CreateGroupResponse\x12.\n" +
 	"\x05group\x18\x01 \x01(\v2\x18.perigee.router.v1.GroupR\x05group\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xf7\x02\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xa8\x03\n" +
 	"\x12UpdateGroupRequest\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x12\x17\n" +
@@ -2688,10 +2717,13 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x05start\x18\x05 \x01(\v2 .perigee.router.v1.StartPositionR\x05start\x12\"\n" +
 	"\n" +
 	"lite_topic\x18\x06 \x01(\tH\x01R\tliteTopic\x88\x01\x01\x12*\n" +
-	"\x0elite_exclusive\x18\a \x01(\bH\x02R\rliteExclusive\x88\x01\x01B\a\n" +
+	"\x0elite_exclusive\x18\a \x01(\bH\x02R\rliteExclusive\x88\x01\x01\x12!\n" +
+	"\tbroadcast\x18\b \x01(\bH\x03R\tbroadcast\x88\x01\x01B\a\n" +
 	"\x05_fifoB\r\n" +
 	"\v_lite_topicB\x11\n" +
-	"\x0f_lite_exclusive\"a\n" +
+	"\x0f_lite_exclusiveB\f\n" +
+	"\n" +
+	"_broadcast\"a\n" +
 	"\x13UpdateGroupResponse\x12.\n" +
 	"\x05group\x18\x01 \x01(\v2\x18.perigee.router.v1.GroupR\x05group\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"u\n" +
@@ -2854,58 +2886,59 @@ var file_perigee_router_v1_router_proto_depIdxs = []int32{
 	42, // 33: perigee.router.v1.GroupSpec.name:type_name -> perigee.router.v1.Resource
 	45, // 34: perigee.router.v1.GroupSpec.retry:type_name -> perigee.router.v1.RetryPolicy
 	46, // 35: perigee.router.v1.GroupSpec.start:type_name -> perigee.router.v1.StartPosition
-	2,  // 36: perigee.router.v1.CreateGroupRequest.known:type_name -> perigee.router.v1.Known
-	23, // 37: perigee.router.v1.CreateGroupRequest.spec:type_name -> perigee.router.v1.GroupSpec
-	41, // 38: perigee.router.v1.CreateGroupResponse.group:type_name -> perigee.router.v1.Group
-	2,  // 39: perigee.router.v1.UpdateGroupRequest.known:type_name -> perigee.router.v1.Known
-	42, // 40: perigee.router.v1.UpdateGroupRequest.name:type_name -> perigee.router.v1.Resource
-	45, // 41: perigee.router.v1.UpdateGroupRequest.retry:type_name -> perigee.router.v1.RetryPolicy
-	46, // 42: perigee.router.v1.UpdateGroupRequest.start:type_name -> perigee.router.v1.StartPosition
-	41, // 43: perigee.router.v1.UpdateGroupResponse.group:type_name -> perigee.router.v1.Group
-	2,  // 44: perigee.router.v1.DeleteGroupRequest.known:type_name -> perigee.router.v1.Known
-	42, // 45: perigee.router.v1.DeleteGroupRequest.name:type_name -> perigee.router.v1.Resource
-	41, // 46: perigee.router.v1.DeleteGroupResponse.group:type_name -> perigee.router.v1.Group
-	3,  // 47: perigee.router.v1.ListNodesResponse.nodes:type_name -> perigee.router.v1.Node
-	34, // 48: perigee.router.v1.ListShardsResponse.shards:type_name -> perigee.router.v1.PlacedShard
-	11, // 49: perigee.router.v1.PlacedShard.shard:type_name -> perigee.router.v1.Shard
-	2,  // 50: perigee.router.v1.SetShardRequest.known:type_name -> perigee.router.v1.Known
-	1,  // 51: perigee.router.v1.SetShardRequest.state:type_name -> perigee.router.v1.ShardState
-	11, // 52: perigee.router.v1.SetShardResponse.shard:type_name -> perigee.router.v1.Shard
-	2,  // 53: perigee.router.v1.RemoveShardRequest.known:type_name -> perigee.router.v1.Known
-	11, // 54: perigee.router.v1.RemoveShardResponse.shard:type_name -> perigee.router.v1.Shard
-	4,  // 55: perigee.router.v1.RouterService.Register:input_type -> perigee.router.v1.RegisterRequest
-	6,  // 56: perigee.router.v1.RouterService.Watch:input_type -> perigee.router.v1.WatchRequest
-	12, // 57: perigee.router.v1.RouterService.FindTopic:input_type -> perigee.router.v1.FindTopicRequest
-	14, // 58: perigee.router.v1.RouterService.FindGroup:input_type -> perigee.router.v1.FindGroupRequest
-	17, // 59: perigee.router.v1.RouterService.CreateTopic:input_type -> perigee.router.v1.CreateTopicRequest
-	19, // 60: perigee.router.v1.RouterService.UpdateTopic:input_type -> perigee.router.v1.UpdateTopicRequest
-	21, // 61: perigee.router.v1.RouterService.DeleteTopic:input_type -> perigee.router.v1.DeleteTopicRequest
-	24, // 62: perigee.router.v1.RouterService.CreateGroup:input_type -> perigee.router.v1.CreateGroupRequest
-	26, // 63: perigee.router.v1.RouterService.UpdateGroup:input_type -> perigee.router.v1.UpdateGroupRequest
-	28, // 64: perigee.router.v1.RouterService.DeleteGroup:input_type -> perigee.router.v1.DeleteGroupRequest
-	30, // 65: perigee.router.v1.RouterService.ListNodes:input_type -> perigee.router.v1.ListNodesRequest
-	32, // 66: perigee.router.v1.RouterService.ListShards:input_type -> perigee.router.v1.ListShardsRequest
-	35, // 67: perigee.router.v1.RouterService.SetShard:input_type -> perigee.router.v1.SetShardRequest
-	37, // 68: perigee.router.v1.RouterService.RemoveShard:input_type -> perigee.router.v1.RemoveShardRequest
-	5,  // 69: perigee.router.v1.RouterService.Register:output_type -> perigee.router.v1.RegisterResponse
-	7,  // 70: perigee.router.v1.RouterService.Watch:output_type -> perigee.router.v1.WatchResponse
-	13, // 71: perigee.router.v1.RouterService.FindTopic:output_type -> perigee.router.v1.FindTopicResponse
-	15, // 72: perigee.router.v1.RouterService.FindGroup:output_type -> perigee.router.v1.FindGroupResponse
-	18, // 73: perigee.router.v1.RouterService.CreateTopic:output_type -> perigee.router.v1.CreateTopicResponse
-	20, // 74: perigee.router.v1.RouterService.UpdateTopic:output_type -> perigee.router.v1.UpdateTopicResponse
-	22, // 75: perigee.router.v1.RouterService.DeleteTopic:output_type -> perigee.router.v1.DeleteTopicResponse
-	25, // 76: perigee.router.v1.RouterService.CreateGroup:output_type -> perigee.router.v1.CreateGroupResponse
-	27, // 77: perigee.router.v1.RouterService.UpdateGroup:output_type -> perigee.router.v1.UpdateGroupResponse
-	29, // 78: perigee.router.v1.RouterService.DeleteGroup:output_type -> perigee.router.v1.DeleteGroupResponse
-	31, // 79: perigee.router.v1.RouterService.ListNodes:output_type -> perigee.router.v1.ListNodesResponse
-	33, // 80: perigee.router.v1.RouterService.ListShards:output_type -> perigee.router.v1.ListShardsResponse
-	36, // 81: perigee.router.v1.RouterService.SetShard:output_type -> perigee.router.v1.SetShardResponse
-	38, // 82: perigee.router.v1.RouterService.RemoveShard:output_type -> perigee.router.v1.RemoveShardResponse
-	69, // [69:83] is the sub-list for method output_type
-	55, // [55:69] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	39, // 36: perigee.router.v1.GroupSpec.seen:type_name -> google.protobuf.Timestamp
+	2,  // 37: perigee.router.v1.CreateGroupRequest.known:type_name -> perigee.router.v1.Known
+	23, // 38: perigee.router.v1.CreateGroupRequest.spec:type_name -> perigee.router.v1.GroupSpec
+	41, // 39: perigee.router.v1.CreateGroupResponse.group:type_name -> perigee.router.v1.Group
+	2,  // 40: perigee.router.v1.UpdateGroupRequest.known:type_name -> perigee.router.v1.Known
+	42, // 41: perigee.router.v1.UpdateGroupRequest.name:type_name -> perigee.router.v1.Resource
+	45, // 42: perigee.router.v1.UpdateGroupRequest.retry:type_name -> perigee.router.v1.RetryPolicy
+	46, // 43: perigee.router.v1.UpdateGroupRequest.start:type_name -> perigee.router.v1.StartPosition
+	41, // 44: perigee.router.v1.UpdateGroupResponse.group:type_name -> perigee.router.v1.Group
+	2,  // 45: perigee.router.v1.DeleteGroupRequest.known:type_name -> perigee.router.v1.Known
+	42, // 46: perigee.router.v1.DeleteGroupRequest.name:type_name -> perigee.router.v1.Resource
+	41, // 47: perigee.router.v1.DeleteGroupResponse.group:type_name -> perigee.router.v1.Group
+	3,  // 48: perigee.router.v1.ListNodesResponse.nodes:type_name -> perigee.router.v1.Node
+	34, // 49: perigee.router.v1.ListShardsResponse.shards:type_name -> perigee.router.v1.PlacedShard
+	11, // 50: perigee.router.v1.PlacedShard.shard:type_name -> perigee.router.v1.Shard
+	2,  // 51: perigee.router.v1.SetShardRequest.known:type_name -> perigee.router.v1.Known
+	1,  // 52: perigee.router.v1.SetShardRequest.state:type_name -> perigee.router.v1.ShardState
+	11, // 53: perigee.router.v1.SetShardResponse.shard:type_name -> perigee.router.v1.Shard
+	2,  // 54: perigee.router.v1.RemoveShardRequest.known:type_name -> perigee.router.v1.Known
+	11, // 55: perigee.router.v1.RemoveShardResponse.shard:type_name -> perigee.router.v1.Shard
+	4,  // 56: perigee.router.v1.RouterService.Register:input_type -> perigee.router.v1.RegisterRequest
+	6,  // 57: perigee.router.v1.RouterService.Watch:input_type -> perigee.router.v1.WatchRequest
+	12, // 58: perigee.router.v1.RouterService.FindTopic:input_type -> perigee.router.v1.FindTopicRequest
+	14, // 59: perigee.router.v1.RouterService.FindGroup:input_type -> perigee.router.v1.FindGroupRequest
+	17, // 60: perigee.router.v1.RouterService.CreateTopic:input_type -> perigee.router.v1.CreateTopicRequest
+	19, // 61: perigee.router.v1.RouterService.UpdateTopic:input_type -> perigee.router.v1.UpdateTopicRequest
+	21, // 62: perigee.router.v1.RouterService.DeleteTopic:input_type -> perigee.router.v1.DeleteTopicRequest
+	24, // 63: perigee.router.v1.RouterService.CreateGroup:input_type -> perigee.router.v1.CreateGroupRequest
+	26, // 64: perigee.router.v1.RouterService.UpdateGroup:input_type -> perigee.router.v1.UpdateGroupRequest
+	28, // 65: perigee.router.v1.RouterService.DeleteGroup:input_type -> perigee.router.v1.DeleteGroupRequest
+	30, // 66: perigee.router.v1.RouterService.ListNodes:input_type -> perigee.router.v1.ListNodesRequest
+	32, // 67: perigee.router.v1.RouterService.ListShards:input_type -> perigee.router.v1.ListShardsRequest
+	35, // 68: perigee.router.v1.RouterService.SetShard:input_type -> perigee.router.v1.SetShardRequest
+	37, // 69: perigee.router.v1.RouterService.RemoveShard:input_type -> perigee.router.v1.RemoveShardRequest
+	5,  // 70: perigee.router.v1.RouterService.Register:output_type -> perigee.router.v1.RegisterResponse
+	7,  // 71: perigee.router.v1.RouterService.Watch:output_type -> perigee.router.v1.WatchResponse
+	13, // 72: perigee.router.v1.RouterService.FindTopic:output_type -> perigee.router.v1.FindTopicResponse
+	15, // 73: perigee.router.v1.RouterService.FindGroup:output_type -> perigee.router.v1.FindGroupResponse
+	18, // 74: perigee.router.v1.RouterService.CreateTopic:output_type -> perigee.router.v1.CreateTopicResponse
+	20, // 75: perigee.router.v1.RouterService.UpdateTopic:output_type -> perigee.router.v1.UpdateTopicResponse
+	22, // 76: perigee.router.v1.RouterService.DeleteTopic:output_type -> perigee.router.v1.DeleteTopicResponse
+	25, // 77: perigee.router.v1.RouterService.CreateGroup:output_type -> perigee.router.v1.CreateGroupResponse
+	27, // 78: perigee.router.v1.RouterService.UpdateGroup:output_type -> perigee.router.v1.UpdateGroupResponse
+	29, // 79: perigee.router.v1.RouterService.DeleteGroup:output_type -> perigee.router.v1.DeleteGroupResponse
+	31, // 80: perigee.router.v1.RouterService.ListNodes:output_type -> perigee.router.v1.ListNodesResponse
+	33, // 81: perigee.router.v1.RouterService.ListShards:output_type -> perigee.router.v1.ListShardsResponse
+	36, // 82: perigee.router.v1.RouterService.SetShard:output_type -> perigee.router.v1.SetShardResponse
+	38, // 83: perigee.router.v1.RouterService.RemoveShard:output_type -> perigee.router.v1.RemoveShardResponse
+	70, // [70:84] is the sub-list for method output_type
+	56, // [56:70] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_perigee_router_v1_router_proto_init() }

@@ -475,7 +475,11 @@ type Group struct {
 	// The shard that serves the one queue of that topic.
 	DeadLetterShard string `protobuf:"bytes,9,opt,name=dead_letter_shard,json=deadLetterShard,proto3" json:"dead_letter_shard,omitempty"`
 	// Grows with each change.
-	Version       uint64 `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
+	// Whether each client of the group gets every message.
+	Broadcast bool `protobuf:"varint,11,opt,name=broadcast,proto3" json:"broadcast,omitempty"`
+	// Of an instance of such a group: when its client was last seen.
+	Seen          *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,6 +582,20 @@ func (x *Group) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Group) GetBroadcast() bool {
+	if x != nil {
+		return x.Broadcast
+	}
+	return false
+}
+
+func (x *Group) GetSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
 }
 
 // RetryPolicy says how often and after which delays a group gets a message again.
@@ -741,7 +759,7 @@ const file_perigee_router_v1_topic_proto_rawDesc = "" +
 	"\vShardQueues\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x12\n" +
 	"\x04read\x18\x02 \x01(\x05R\x04read\x12\x14\n" +
-	"\x05write\x18\x03 \x01(\x05R\x05write\"\xf7\x02\n" +
+	"\x05write\x18\x03 \x01(\x05R\x05write\"\xc5\x03\n" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x12\x12\n" +
@@ -755,7 +773,9 @@ const file_perigee_router_v1_topic_proto_rawDesc = "" +
 	"deadLetter\x12*\n" +
 	"\x11dead_letter_shard\x18\t \x01(\tR\x0fdeadLetterShard\x12\x18\n" +
 	"\aversion\x18\n" +
-	" \x01(\x04R\aversion\"\x9c\x01\n" +
+	" \x01(\x04R\aversion\x12\x1c\n" +
+	"\tbroadcast\x18\v \x01(\bR\tbroadcast\x12.\n" +
+	"\x04seen\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x04seen\"\x9c\x01\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\x05R\vmaxAttempts\x12\x1e\n" +
 	"\n" +
@@ -818,20 +838,21 @@ var file_perigee_router_v1_topic_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_perigee_router_v1_topic_proto_depIdxs = []int32{
-	3, // 0: perigee.router.v1.Topic.name:type_name -> perigee.router.v1.Resource
-	0, // 1: perigee.router.v1.Topic.type:type_name -> perigee.router.v1.TopicType
-	1, // 2: perigee.router.v1.Topic.permission:type_name -> perigee.router.v1.Permission
-	5, // 3: perigee.router.v1.Topic.shards:type_name -> perigee.router.v1.ShardQueues
-	3, // 4: perigee.router.v1.Group.name:type_name -> perigee.router.v1.Resource
-	7, // 5: perigee.router.v1.Group.retry:type_name -> perigee.router.v1.RetryPolicy
-	8, // 6: perigee.router.v1.Group.start:type_name -> perigee.router.v1.StartPosition
-	2, // 7: perigee.router.v1.StartPosition.policy:type_name -> perigee.router.v1.StartPolicy
-	9, // 8: perigee.router.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	3,  // 0: perigee.router.v1.Topic.name:type_name -> perigee.router.v1.Resource
+	0,  // 1: perigee.router.v1.Topic.type:type_name -> perigee.router.v1.TopicType
+	1,  // 2: perigee.router.v1.Topic.permission:type_name -> perigee.router.v1.Permission
+	5,  // 3: perigee.router.v1.Topic.shards:type_name -> perigee.router.v1.ShardQueues
+	3,  // 4: perigee.router.v1.Group.name:type_name -> perigee.router.v1.Resource
+	7,  // 5: perigee.router.v1.Group.retry:type_name -> perigee.router.v1.RetryPolicy
+	8,  // 6: perigee.router.v1.Group.start:type_name -> perigee.router.v1.StartPosition
+	9,  // 7: perigee.router.v1.Group.seen:type_name -> google.protobuf.Timestamp
+	2,  // 8: perigee.router.v1.StartPosition.policy:type_name -> perigee.router.v1.StartPolicy
+	9,  // 9: perigee.router.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_perigee_router_v1_topic_proto_init() }
