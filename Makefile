@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 # How often the crash test kills the server.
 KILLS    ?= 20
 # How many histories with faults the torture test simulates in each flush mode.
-HISTORIES ?= $(if $(SHORT),100,3000)
+HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
 # Arguments of `make run` and `make bench`.
