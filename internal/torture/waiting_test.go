@@ -321,6 +321,12 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 			due = l.served
 		}
 		w := l.waiting[m.MessageID]
+		if w != nil {
+			// It may be put off into the past; the list may be from before or behind that.
+			if last := w.times[len(w.times)-1]; w.busy || last.when.After(due) {
+				due = now
+			}
+		}
 		switch {
 		case w == nil || l.msgs[m.MessageID].kind != mq.Delay:
 			l.fault(&l.counts.other, "%s is listed as delayed", m.MessageID)
