@@ -16,7 +16,7 @@ import (
 )
 
 // killedBeforeItsCompaction returns what is left of a shard that was killed when its
-// fourth flush was done and the compaction of the tables had just begun.
+// second flush was done and the compaction of both tables had just begun.
 func killedBeforeItsCompaction(t *testing.T) *vfs.MemFS {
 	mem := vfs.NewCrashableMem()
 	var left *vfs.MemFS
@@ -26,16 +26,16 @@ func killedBeforeItsCompaction(t *testing.T) *vfs.MemFS {
 		if op.Kind == faultfs.Create && strings.HasSuffix(op.Path, ".sst") {
 			tables++
 		}
-		if tables == 5 && left == nil {
+		if tables == 3 && left == nil {
 			left = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 		}
 	})
-	for i := range 4 {
+	for i := range 2 {
 		s := open(t, fs, shard.FlushAsync)
 		send(t, s, topicOf(1), 0, message(fmt.Sprint(i), ""))
 		require.NoError(t, s.Close())
 	}
-	if left == nil { // the last shard was closed before it came to it
+	if left == nil { // the second shard was closed before it came to it
 		s := open(t, fs, shard.FlushAsync)
 		time.Sleep(time.Minute)
 		require.NoError(t, s.Close())
