@@ -71,8 +71,10 @@ func TestPendingDelaysCostDiskAndNoMemory(t *testing.T) {
 	require.EqualValues(t, n, s.Stats().Timed)
 	t.Logf("%d pending over 40 days: sent in %v, before %v, opened again in %v with %v, disk %s",
 		n, sent.Round(time.Millisecond), before, opened.Round(time.Millisecond), after, size(dirSize(t, dir)))
-	// One counter for each minute in which some are due: 57,600 at most.
-	require.Less(t, after.heap-before.heap, int64(32<<20))
+	// One counter for each minute in which some are due: 57,600 at most. The cache of the
+	// views, which is full after the start, is part of the heap in a build without cgo.
+	const cache = 96 << 20
+	require.Less(t, after.heap-before.heap, int64(cache+32<<20))
 	require.NoError(t, s.Close())
 }
 
