@@ -84,6 +84,13 @@ func TestHalfMessagesAreListedByTopicAndStage(t *testing.T) {
 		require.EqualValues(t, 15, given[0].GetChecks())
 		require.Nil(t, given[0].GetNextCheckAt())
 		require.Len(t, s.transactions(t, &adminpb.ListTransactionsRequest{PageSize: 1}), 8)
+		s.half(t, "a", shards[1], "a4")
+		for _, size := range []int32{1, 2, 1000} {
+			all := s.transactions(t, &adminpb.ListTransactionsRequest{PageSize: size, Topic: "a"})
+			require.Equal(t, append([]string{"a4"}, names(given)...), names(all), "of all stages, one after the other")
+			require.Equal(t, waiting, all[0].GetStage())
+			require.Equal(t, givenUp, all[4].GetStage())
+		}
 
 		_, err := s.ListTransactions(t.Context(), &adminpb.ListTransactionsRequest{Topic: "c"})
 		requireCode(t, codes.NotFound, err, `"c"`)
