@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -123,20 +124,21 @@ func (n nodeView) since() string { return n.Since.Format(time.DateTime) }
 
 // unserved returns why the deployment does not serve all that it has, or nil.
 func (v clusterView) unserved() error {
-	var names []string
+	away := map[string]bool{}
+	for _, n := range v.Stores {
+		away[n.Name] = n.Unreachable != ""
+	}
+	var errs []error
 	for _, s := range v.Shards {
-		if s.Node == "" && s.State != "removed" {
-			names = append(names, s.Name)
+		switch {
+		case s.State == "removed":
+		case s.Node == "":
+			errs = append(errs, fmt.Errorf("shard %s has no store node that is alive", s.Name))
+		case away[s.Node]:
+			errs = append(errs, fmt.Errorf("shard %s has a store node that this proxy cannot reach", s.Name))
 		}
 	}
-	switch len(names) {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("shard %s has no store node that is alive", names[0])
-	default:
-		return fmt.Errorf("shards %s have no store node that is alive", strings.Join(names, ", "))
-	}
+	return errors.Join(errs...)
 }
 
 func (a *app) clusterStatus() *cobra.Command {
@@ -144,7 +146,8 @@ func (a *app) clusterStatus() *cobra.Command {
 		Use: "status", Short: "Show routers, store nodes, shards and proxies, as the proxy that answers sees them", Args: arguments(),
 		Long: "Show routers, store nodes, shards and proxies, as the proxy that answers sees them. A router is followed,\n" +
 			"answers, is refused as a source, or silent; a store node is reached by this proxy or not. Nodes that are\n" +
-			"not alive are not shown. The command exits with 1 when a shard that is not removed has no store node.",
+			"not alive are not shown. The command exits with 1 when a shard that is not removed has no store node that\n" +
+			"is alive and reached.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withCluster(cmd, func(ctx context.Context, cluster adminpb.ClusterServiceClient) error {
 				resp, err := call(ctx, method(cluster.GetCluster), &adminpb.GetClusterRequest{})

@@ -41,7 +41,7 @@ func TestTheStateOfADeploymentIsShownAndAShardWithoutANodeIsAFailure(t *testing.
 	server.SetCluster(deployed())
 	o := against(t, server, "cluster", "status")
 	require.Equal(t, exitFailed, o.code)
-	require.Equal(t, "perigee: shard b has no store node that is alive\n", o.stderr)
+	require.Equal(t, "perigee: shard b has no store node that is alive\nshard z has a store node that this proxy cannot reach\n", o.stderr)
 	require.Equal(t, `answered by p1, metadata at revision 7
 
 routers
