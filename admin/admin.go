@@ -1,7 +1,7 @@
 // Package admin serves the administration API, perigee.admin.v1: topics and
 // consumer groups are created, shown, changed and removed over gRPC, the progress of
-// groups shown and set, dead letters counted and sent back, delayed messages listed and changed, and clients listed and asked
-// to reconnect.
+// groups shown and set, dead letters counted and sent back, delayed messages listed and changed, clients listed and asked
+// to reconnect, and the processes and shards of the deployment shown and changed.
 //
 // It converts and validates; the router holds the metadata, the store the
 // offsets, the proxy the clients. What a removal means for stored messages is not
@@ -93,24 +93,28 @@ type Options struct {
 	// Clients knows who is connected; nil: nobody. Node is what this node is called.
 	Clients Clients
 	Node    string
+	// Cluster knows the processes of the deployment; nil: there is no ClusterService.
+	Cluster Cluster
 	// Logger receives what an operator should know; silent when nil.
 	Logger *slog.Logger
 }
 
-// Server implements AdminService, ClientService and OffsetService. Its methods may be called from
-// any goroutine.
+// Server implements the services of perigee.admin.v1. Its methods may be called from any
+// goroutine.
 type Server struct {
 	adminpb.UnimplementedAdminServiceServer
 	adminpb.UnimplementedClientServiceServer
 	adminpb.UnimplementedOffsetServiceServer
 	adminpb.UnimplementedTimerServiceServer
 	adminpb.UnimplementedTransactionServiceServer
+	adminpb.UnimplementedClusterServiceServer
 
 	router  Router
 	store   Store
 	shards  func() []string
 	clients Clients
 	node    string
+	cluster Cluster
 	logger  *slog.Logger
 
 	maxDelay time.Duration
@@ -131,7 +135,7 @@ func New(opts Options) *Server {
 	}
 	return &Server{
 		router: opts.Router, store: opts.Store, shards: opts.Shards,
-		clients: opts.Clients, node: opts.Node, logger: opts.Logger, maxDelay: opts.MaxDelay,
+		clients: opts.Clients, node: opts.Node, cluster: opts.Cluster, logger: opts.Logger, maxDelay: opts.MaxDelay,
 	}
 }
 
@@ -142,6 +146,9 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	adminpb.RegisterOffsetServiceServer(g, s)
 	adminpb.RegisterTimerServiceServer(g, s)
 	adminpb.RegisterTransactionServiceServer(g, s)
+	if s.cluster != nil {
+		adminpb.RegisterClusterServiceServer(g, s)
+	}
 }
 
 // statuses maps every sentinel that a tier returns to a gRPC status code.
@@ -155,6 +162,7 @@ var statuses = []struct {
 	{mq.ErrTopicNotFound, codes.NotFound},
 	{mq.ErrGroupNotFound, codes.NotFound},
 	{mq.ErrQueueNotFound, codes.NotFound},
+	{errNoShard, codes.NotFound},
 	{mq.ErrTopicExists, codes.AlreadyExists},
 	{mq.ErrGroupExists, codes.AlreadyExists},
 	{mq.ErrNotImplemented, codes.Unimplemented},

@@ -17,13 +17,14 @@ func (s *Server) ListDeadLetters(ctx context.Context, req *adminpb.ListDeadLette
 	if err := mq.ValidateNamespace(req.GetNamespace()); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	waiting, err := s.redriveBacklogs(ctx, req.GetNamespace())
+	missing := absent{}
+	waiting, err := s.redriveBacklogs(ctx, req.GetNamespace(), missing)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	resp := &adminpb.ListDeadLettersResponse{}
 	for _, g := range s.router.ListGroups(ctx, router.Selection{Namespace: req.GetNamespace()}) {
-		d, err := s.deadLetters(ctx, g, waiting)
+		d, err := s.deadLetters(ctx, g, waiting, missing)
 		if err != nil {
 			return nil, s.refusal(ctx, err)
 		}
@@ -31,12 +32,20 @@ func (s *Server) ListDeadLetters(ctx context.Context, req *adminpb.ListDeadLette
 			resp.DeadLetters = append(resp.DeadLetters, d)
 		}
 	}
+	resp.UnreachableShards = missing.names()
 	return resp, nil
 }
 
-// redriveBacklogs returns, for each dead-letter topic of the namespace that has
-// been redriven, how many messages were not sent back.
-func (s *Server) redriveBacklogs(ctx context.Context, namespace string) (map[mq.TopicID]int64, error) {
+// A deadPlace is a dead-letter topic on one of its shards.
+type deadPlace struct {
+	shard string
+	topic mq.TopicID
+}
+
+// redriveBacklogs returns, for each dead-letter topic of the namespace, how many messages
+// were not sent back from the shards where it was redriven. Of a shard on which no redrive
+// has looked at the topic there is no entry: nothing of it was sent back.
+func (s *Server) redriveBacklogs(ctx context.Context, namespace string, missing absent) (map[deadPlace]int64, error) {
 	via, err := s.router.Group(ctx, mq.Resource{Namespace: namespace, Name: mq.RedriveGroup})
 	if errors.Is(err, mq.ErrGroupNotFound) {
 		return nil, nil
@@ -44,21 +53,24 @@ func (s *Server) redriveBacklogs(ctx context.Context, namespace string) (map[mq.
 	if err != nil {
 		return nil, err
 	}
-	waiting := map[mq.TopicID]int64{}
+	waiting := map[deadPlace]int64{}
 	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, via.ID)
+		if missing.note(shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		for _, b := range backlogs {
-			waiting[b.Topic] += b.Ready + b.InFlight + b.UsedUp + b.Blocked
+			waiting[deadPlace{shard, b.Topic}] = b.Ready + b.InFlight + b.UsedUp + b.Blocked
 		}
 	}
 	return waiting, nil
 }
 
-// deadLetters counts the dead letters of one group.
-func (s *Server) deadLetters(ctx context.Context, g *mq.Group, waiting map[mq.TopicID]int64) (*adminpb.DeadLetters, error) {
+// deadLetters counts the dead letters of one group on all shards that can be asked.
+func (s *Server) deadLetters(ctx context.Context, g *mq.Group, waiting map[deadPlace]int64, missing absent) (*adminpb.DeadLetters, error) {
 	d := &adminpb.DeadLetters{Namespace: g.Namespace, Group: g.Name, Topic: g.DeadLetterTopic().Name}
 	t, err := s.router.TopicByID(g.DeadLetter)
 	if errors.Is(err, mq.ErrTopicNotFound) {
@@ -68,17 +80,23 @@ func (s *Server) deadLetters(ctx context.Context, g *mq.Group, waiting map[mq.To
 		return nil, err
 	}
 	for _, sq := range t.Shards {
+		if missing[sq.Shard] {
+			continue
+		}
 		ranges, err := s.store.Queues(ctx, sq.Shard, t.ID)
+		if missing.note(sq.Shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range ranges {
-			d.Messages += int64(r.Next - r.Min)
+		n := held(ranges)
+		d.Messages += n
+		left, redriven := waiting[deadPlace{sq.Shard, t.ID}]
+		if !redriven {
+			left = n
 		}
-	}
-	n, redriven := waiting[g.DeadLetter]
-	if d.Waiting = n; !redriven {
-		d.Waiting = d.Messages
+		d.Waiting += left
 	}
 	return d, nil
 }
@@ -105,9 +123,15 @@ func (s *Server) RedriveDeadLetters(ctx context.Context, req *adminpb.RedriveDea
 	if err != nil {
 		s.logger.WarnContext(ctx, "redrive of dead letters ended early", "group", name.String(), "sent", r.sent, "error", err)
 	}
-	waiting, err := s.redriveBacklogs(ctx, name.Namespace)
+	waiting, err := s.redriveBacklogs(ctx, name.Namespace, r.missing)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	return &adminpb.RedriveDeadLettersResponse{Redriven: int64(r.sent), Waiting: waiting[r.from.ID], Unmoved: r.unmovedProto()}, nil
+	d, err := s.deadLetters(ctx, r.of, waiting, r.missing)
+	if err != nil {
+		return nil, s.refusal(ctx, err)
+	}
+	return &adminpb.RedriveDeadLettersResponse{
+		Redriven: int64(r.sent), Waiting: d.Waiting, Unmoved: r.unmovedProto(), UnreachableShards: r.missing.names(),
+	}, nil
 }

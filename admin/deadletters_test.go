@@ -37,14 +37,20 @@ func (f *fixture) group(t *testing.T, name string) *mq.Group {
 // die sends messages to the topic and moves them to the group's dead letters.
 func (f *fixture) die(t *testing.T, topic *mq.Topic, group *mq.Group, ids ...string) {
 	t.Helper()
+	f.dieOn(t, shards[0], topic, group, ids...)
+}
+
+// dieOn is die on one shard.
+func (f *fixture) dieOn(t *testing.T, shard string, topic *mq.Topic, group *mq.Group, ids ...string) {
+	t.Helper()
 	for _, id := range ids {
 		system, err := proto.Marshal(&rmqpb.SystemProperties{MessageId: id, MessageType: rmqpb.MessageType_NORMAL, Keys: []string{"k" + id}})
 		require.NoError(t, err)
-		_, err = f.store.Append(t.Context(), shards[0], topic, 0, []*mq.Message{
+		_, err = f.store.Append(t.Context(), shard, topic, 0, []*mq.Message{
 			{ID: id, Type: mq.Normal, Tag: "t", System: system, Body: []byte("body " + id)},
 		})
 		require.NoError(t, err)
-		for _, d := range f.take(t, topic, group) {
+		for _, d := range f.takeFrom(t, shard, topic, group) {
 			require.NoError(t, f.store.DeadLetter(t.Context(), d.Lease))
 		}
 	}
@@ -53,8 +59,14 @@ func (f *fixture) die(t *testing.T, topic *mq.Topic, group *mq.Group, ids ...str
 // take receives all that is there.
 func (f *fixture) take(t *testing.T, topic *mq.Topic, group *mq.Group) (all []mq.Delivery) {
 	t.Helper()
+	return f.takeFrom(t, shards[0], topic, group)
+}
+
+// takeFrom is take from one shard.
+func (f *fixture) takeFrom(t *testing.T, shard string, topic *mq.Topic, group *mq.Group) (all []mq.Delivery) {
+	t.Helper()
 	for {
-		got, err := f.store.Receive(t.Context(), shards[0], mq.Receive{Topic: topic, Group: group, Max: 500, Invisible: time.Hour})
+		got, err := f.store.Receive(t.Context(), shard, mq.Receive{Topic: topic, Group: group, Max: 500, Invisible: time.Hour})
 		require.NoError(t, err)
 		if len(got) == 0 {
 			return all

@@ -64,6 +64,11 @@ var specimens = map[string]proto.Message{
 	"PostponeTimers":   &adminpb.PostponeTimersRequest{Topic: "t", Ids: []string{"s1/7"}, DeliverAt: timestamppb.New(time.Unix(1, 0))},
 	"ListClients":      &adminpb.ListClientsRequest{Namespace: "n", Group: "g", Topic: "t", PageSize: 10, After: "b"},
 	"ListTransactions": &adminpb.ListTransactionsRequest{Topic: "t", Stage: adminpb.TransactionStage_TRANSACTION_STAGE_WAITING, PageSize: 10, PageToken: "1.0.0.5.6", MessageId: "m"},
+	"GetCluster":       &adminpb.GetClusterRequest{},
+	"ListNodes":        &adminpb.ListNodesRequest{},
+	"ListShards":       &adminpb.ListShardsRequest{},
+	"SetShard":         &adminpb.SetShardRequest{Name: "spare", State: adminpb.ShardState_SHARD_STATE_DRAINING},
+	"RemoveShard":      &adminpb.RemoveShardRequest{Name: "spare", LoseDeadLetters: true},
 	"EndTransactions":  &adminpb.EndTransactionsRequest{Ids: []string{"s1/7", "s2/8"}, End: adminpb.TransactionEnd_TRANSACTION_END_ROLLBACK},
 }
 
@@ -84,11 +89,12 @@ func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
 		}
 		return true
 	})
-	require.Equal(t, 5, services)
+	require.Equal(t, 6, services)
 }
 
 func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) {
 	s, ctx := newFixture(t), t.Context()
+	s.deploy(t)
 	conn := s.dial(t)
 	invoke := func(req proto.Message) error {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
@@ -137,7 +143,9 @@ func malform(t *testing.T, m protoreflect.MethodDescriptor, good proto.Message) 
 		require.Less(t, len(st.Message()), 1000, mutation)
 		require.Equal(t, before, s.router.Revision(), "%s: refused, and yet it changed something", mutation)
 	}
-	require.Positive(t, refused)
+	if m.Input().Fields().Len() > 0 {
+		require.Positive(t, refused)
+	}
 }
 
 // dial serves the fixture over a pipe and returns a connection to it.

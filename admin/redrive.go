@@ -49,10 +49,12 @@ const (
 // goes out again; nowhere is it acknowledged first.
 type redrive struct {
 	server *Server
+	of     *mq.Group // whose dead letters they are
 	from   *mq.Topic // the dead-letter topic
 	via    *mq.Group
 
 	sent    int
+	missing absent // shards that cannot be asked
 	origins map[string]origin
 	unmoved map[unmovedKey]int64
 	held    []mq.Lease // of what cannot go back, so that it is not taken again
@@ -84,13 +86,13 @@ func (s *Server) newRedrive(ctx context.Context, group mq.Resource) (*redrive, e
 		return nil, err
 	}
 	return &redrive{
-		server: s, from: from, via: via,
-		origins: map[string]origin{}, unmoved: map[unmovedKey]int64{},
+		server: s, of: g, from: from, via: via,
+		missing: absent{}, origins: map[string]origin{}, unmoved: map[unmovedKey]int64{},
 	}, nil
 }
 
 // run sends up to limit messages. Those that cannot be sent are passed over, and
-// taken again by the next redrive.
+// taken again by the next redrive; so are shards that cannot be asked.
 func (r *redrive) run(ctx context.Context, limit int) error {
 	defer func() { r.giveBack(r.held) }()
 	end := time.Now().Add(redriveTime)
@@ -108,6 +110,9 @@ func (r *redrive) runOn(ctx context.Context, shard string, limit int, end time.T
 		taken, err := r.server.store.Receive(ctx, shard, mq.Receive{
 			Topic: r.from, Group: r.via, Max: min(redriveBatch, limit-r.sent), Invisible: redriveLease,
 		})
+		if r.missing.note(shard, err) {
+			return nil
+		}
 		if err != nil || len(taken) == 0 {
 			return err
 		}
@@ -146,7 +151,8 @@ func (r *redrive) send(ctx context.Context, taken []mq.Delivery) error {
 		switch {
 		case err == nil:
 			done = append(done, b.leases...)
-		case errors.Is(err, mq.ErrTopicNotFound), errors.Is(err, mq.ErrQueueNotFound), errors.Is(err, mq.ErrTooLarge):
+		case errors.Is(err, mq.ErrTopicNotFound), errors.Is(err, mq.ErrQueueNotFound), errors.Is(err, mq.ErrTooLarge),
+			away(err) && !errors.Is(err, mq.ErrOutcomeUnknown): // the next try may go to another shard
 			for _, l := range b.leases {
 				r.hold(l, b.topic.Name, err.Error())
 			}

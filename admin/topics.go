@@ -44,20 +44,30 @@ func (s *Server) CreateTopic(ctx context.Context, req *adminpb.CreateTopicReques
 	return &adminpb.CreateTopicResponse{Topic: topicProto(t), Created: created}, nil
 }
 
-// GetTopic answers a topic and the offsets of its queues.
+// GetTopic answers a topic and the offsets of its queues, as far as the shards can be
+// asked.
 func (s *Server) GetTopic(ctx context.Context, req *adminpb.GetTopicRequest) (*adminpb.GetTopicResponse, error) {
 	t, err := s.router.Topic(ctx, resource(req))
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	queues, err := s.queues(ctx, t)
-	if err != nil {
+	resp := &adminpb.GetTopicResponse{Topic: topicProto(t)}
+	missing, there := absent{}, *t
+	there.Shards = nil
+	for _, sq := range t.Shards {
+		queues, err := s.queuesOn(ctx, t, sq)
+		if missing.note(sq.Shard, err) {
+			continue
+		}
+		if err != nil {
+			return nil, s.refusal(ctx, err)
+		}
+		resp.Queues, there.Shards = append(resp.Queues, queues...), append(there.Shards, sq)
+	}
+	if resp.LiteTopics, resp.LiteMessages, err = s.liteStock(ctx, &there); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.GetTopicResponse{Topic: topicProto(t), Queues: queues}
-	if resp.LiteTopics, resp.LiteMessages, err = s.liteStock(ctx, t); err != nil {
-		return nil, s.refusal(ctx, err)
-	}
+	resp.UnreachableShards = missing.names()
 	return resp, nil
 }
 

@@ -21,6 +21,8 @@ type Checked struct {
 	Topics   []mq.TopicID // in order; without those of dead letters
 	Groups   []mq.GroupID // in order
 	Shards   []string     // that topics are placed on, in order
+	// Registered are those that stores in other processes have registered, in order.
+	Registered []string
 	// LastTopic and LastGroup are the greatest ids ever handed out.
 	LastTopic mq.TopicID
 	LastGroup mq.GroupID
@@ -105,6 +107,9 @@ func (c *check) run(e *embedded) error {
 		}
 	}
 	c.sum.Shards = slices.Sorted(maps.Keys(shards))
+	for _, registered := range s.shards {
+		c.sum.Registered = append(c.sum.Registered, registered.Name)
+	}
 	for id := range s.groupIDs.all() {
 		c.sum.Groups = append(c.sum.Groups, id)
 	}

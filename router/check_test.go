@@ -50,7 +50,7 @@ func TestCheckFindsNothingInSoundMetadataAndChangesNothing(t *testing.T) {
 	require.Equal(t, before, files(t, fs))
 	topics, groups := r.LastIDs()
 	require.Equal(t, Checked{
-		Revision: r.Revision(), Topics: []mq.TopicID{1}, Groups: []mq.GroupID{2, 3}, Shards: []string{"s1"}, LastTopic: topics, LastGroup: groups,
+		Revision: r.Revision(), Topics: []mq.TopicID{1}, Groups: []mq.GroupID{2, 3}, Shards: []string{"s1"}, Registered: []string{"s9"}, LastTopic: topics, LastGroup: groups,
 	}, sum)
 
 	_, err := Check(vfs.NewMem(), "meta", nil)

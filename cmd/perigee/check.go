@@ -81,6 +81,8 @@ type (
 		Groups   int    `json:"groups"`
 		Findings int    `json:"findings"`
 		Advice   string `json:"advice,omitempty"`
+		// Elsewhere: a router in another process has them.
+		Elsewhere bool `json:"elsewhere,omitempty"`
 	}
 )
 
@@ -118,7 +120,12 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		info.Advice = metadataAdvice
 		advice = append(advice, "metadata: "+info.Advice)
 	}
-	line(metadataLine{info}, fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups)))
+	info.Elsewhere = sum.MetadataElsewhere
+	text := fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups))
+	if sum.MetadataElsewhere {
+		text = "metadata: a router in another process has them"
+	}
+	line(metadataLine{info}, text)
 	if !a.json {
 		for _, text := range advice {
 			line(nil, text)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,11 +48,24 @@ func (a *app) dlqList() *cobra.Command {
 				for _, d := range resp.GetDeadLetters() {
 					views = append(views, deadLettersView{d.GetNamespace(), d.GetGroup(), d.GetTopic(), d.GetMessages(), d.GetWaiting()})
 				}
-				return printAll(a, views, "GROUP TOPIC MESSAGES WAITING", func(v deadLettersView) []any {
+				err = printAll(a, views, "GROUP TOPIC MESSAGES WAITING", func(v deadLettersView) []any {
 					return []any{v.Group, v.Topic, v.Messages, v.Waiting}
 				})
+				return errors.Join(err, unasked(resp.GetUnreachableShards()))
 			})
 		},
+	}
+}
+
+// unasked says that shards are missing in an answer, or is nil.
+func unasked(shards []string) error {
+	switch len(shards) {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("shard %s cannot be asked: what is on it is missing here", shards[0])
+	default:
+		return fmt.Errorf("shards %s cannot be asked: what is on them is missing here", strings.Join(shards, ", "))
 	}
 }
 
@@ -60,6 +75,7 @@ type redriveView struct {
 	Redriven int64         `json:"redriven"`
 	Waiting  int64         `json:"waiting"`
 	Unmoved  []unmovedView `json:"unmoved"`
+	Missing  []string      `json:"unreachable_shards,omitempty"`
 
 	taken int64 // waiting, but not met
 }
@@ -117,6 +133,9 @@ func (a *app) dlqRedrive() *cobra.Command {
 				if n := v.unmoved(); n > 0 && failed == nil {
 					failed = fmt.Errorf("%s cannot go back", messages(n))
 				}
+				if failed == nil {
+					failed = unasked(v.Missing)
+				}
 				return failed
 			})
 		},
@@ -141,7 +160,7 @@ func redriveAll(ctx context.Context, admin adminpb.AdminServiceClient, group mq.
 			most = all
 		}
 		v.Redriven += resp.GetRedriven()
-		v.Waiting = resp.GetWaiting()
+		v.Waiting, v.Missing = resp.GetWaiting(), resp.GetUnreachableShards()
 		v.Unmoved = v.Unmoved[:0] // a later call meets them again
 		for _, u := range resp.GetUnmoved() {
 			v.Unmoved = append(v.Unmoved, unmovedView{u.GetTopic(), u.GetReason(), u.GetMessages()})

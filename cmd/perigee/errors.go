@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/perigee-mq/perigee/internal/client"
+	"github.com/perigee-mq/perigee/mq"
 )
 
 // usageError is a command line that makes no sense.
@@ -69,6 +70,9 @@ func (a *app) explain(err error) error {
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
+		if said := status.Convert(err); strings.Contains(said.Message(), mq.ErrUnavailable.Error()+": ") {
+			return &statusError{said} // the server has answered: others do not
+		}
 		return &unreachableError{endpoint: a.endpoint.address, err: err}
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("%s did not answer in time: %w", a.endpoint.address, err)

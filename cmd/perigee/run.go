@@ -90,6 +90,8 @@ func (a *app) rootCommand() *cobra.Command {
 		a.dlqCommand(),
 		a.timerCommand(),
 		a.transactionCommand(),
+		a.clusterCommand(),
+		a.shardCommand(),
 		a.sendCommand(),
 		a.receiveCommand(),
 		a.benchCommand(),

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -228,12 +229,13 @@ func (a *app) topicDescribe() *cobra.Command {
 					return err
 				}
 				v, queues := viewTopic(resp.GetTopic()), viewQueues(resp.GetQueues())
-				return a.print(struct {
-					Topic  topicView   `json:"topic"`
-					Queues []queueView `json:"queues"`
-					Lites  int64       `json:"lite_topics,omitempty"`
-					InLite int64       `json:"lite_messages,omitempty"`
-				}{v, queues, resp.GetLiteTopics(), resp.GetLiteMessages()}, func(w io.Writer) {
+				err = a.print(struct {
+					Topic   topicView   `json:"topic"`
+					Queues  []queueView `json:"queues"`
+					Lites   int64       `json:"lite_topics,omitempty"`
+					InLite  int64       `json:"lite_messages,omitempty"`
+					Missing []string    `json:"unreachable_shards,omitempty"`
+				}{v, queues, resp.GetLiteTopics(), resp.GetLiteMessages(), resp.GetUnreachableShards()}, func(w io.Writer) {
 					v.describe(w)
 					if v.Type == mq.TopicLite.String() {
 						fmt.Fprintf(w, "lite topics %d, with %s\n", resp.GetLiteTopics(), messages(resp.GetLiteMessages()))
@@ -242,6 +244,7 @@ func (a *app) topicDescribe() *cobra.Command {
 						return []any{q.Shard, q.Queue, q.MinOffset, q.MaxOffset, q.MaxOffset - q.MinOffset}
 					})
 				})
+				return errors.Join(err, unasked(resp.GetUnreachableShards()))
 			})
 		},
 	}

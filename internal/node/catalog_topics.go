@@ -147,7 +147,9 @@ var droppedMetrics = []column[droppedReading]{
 func catalog() []family {
 	return slices.Concat(
 		families(buildMetrics), families(stateMetrics), []family{rpcDuration, receiveWait},
-		families(connectionMetrics), families(refusalMetrics), families(tlsMetrics), families(proxyMetrics), families(shardMetrics),
+		families(connectionMetrics), families(refusalMetrics), families(tlsMetrics), families(proxyMetrics),
+		families(followMetrics), families(deploymentMetrics), families(nodesMetrics), families(storesMetrics), families(storeCallMetrics),
+		families(tierStreamMetrics), []family{tierDuration}, families(shardMetrics),
 		[]family{delayedLateness, stageDuration}, families(logMetrics),
 		families(topicMetrics), families(groupMetrics), families(droppedMetrics),
 	)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/perigee-mq/perigee/internal/readonly"
 	"github.com/perigee-mq/perigee/router"
+	routerremote "github.com/perigee-mq/perigee/router/remote"
 	"github.com/perigee-mq/perigee/store"
 	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/commitlog"
@@ -46,22 +48,36 @@ type CheckOptions struct {
 type Checked struct {
 	Shards   []store.CheckedShard
 	Metadata router.Checked
-	Findings uint64
+	// MetadataElsewhere: the directory is that of a store node, whose metadata a router has.
+	MetadataElsewhere bool
+	Findings          uint64
 }
 
 // Check verifies everything in the data directory of a stopped node: see
-// store.Check and router.Check, and that the two belong together. Nothing is
+// store.Check and router.Check, and that the two belong together where both are there. A
+// router has no store, and the metadata of a store node are elsewhere. Nothing is
 // changed. The error says why it could not check at all.
 func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err error) {
 	storeDir, metadataDir := fsys.PathJoin(dataDir, StoreDir), fsys.PathJoin(dataDir, routerDir)
+	sum.MetadataElsewhere = exists(fsys, fsys.PathJoin(metadataDir, routerremote.CacheFile))
+	var noStore error
 	sum.Shards, err = store.Check(fsys, storeDir, store.CheckOptions{
 		DeriveLimit: opts.DeriveLimit, Found: func(f store.Finding) { opts.Found(Finding(f)) },
 	})
-	if err != nil {
+	switch {
+	case err == nil:
+	case exists(fsys, storeDir) || !exists(fsys, metadataDir):
 		return sum, err
+	case sum.MetadataElsewhere:
+		return sum, fmt.Errorf("%s has neither messages nor metadata, but what a proxy knows of those: there is nothing in it to check", dataDir)
+	default:
+		noStore = err
 	}
 	for _, s := range sum.Shards {
 		sum.Findings += s.Findings
+	}
+	if sum.MetadataElsewhere {
+		return sum, nil
 	}
 	readable := true
 	metadata := alike{found: opts.Found}
@@ -74,10 +90,16 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // a store without topics does not need any
 	}
+	if err == nil && noStore != nil && readable && len(sum.Metadata.Registered) == 0 {
+		err = noStore // those of a server in one process
+	}
 	if err != nil {
 		return sum, err
 	}
 	for _, name := range sum.Metadata.Shards {
+		if slices.Contains(sum.Metadata.Registered, name) {
+			continue // its store is in another process
+		}
 		logDir, has, err := store.HasShard(fsys, storeDir, name)
 		if err != nil {
 			return sum, err
@@ -95,6 +117,11 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 	}
 	metadata.end()
 	return sum, nil
+}
+
+func exists(fsys vfs.FS, path string) bool {
+	_, err := fsys.Stat(path)
+	return err == nil
 }
 
 // perProblem is how many findings of one kind are told one by one.

@@ -38,6 +38,9 @@ type metrics struct {
 	store   atomic.Pointer[store.Store]
 	router  atomic.Pointer[router.Router]
 	proxy   atomic.Pointer[proxy.Server]
+	// deployment is nil in a server in one process.
+	deployment atomic.Pointer[deployment]
+	tierCalls  tierCalls
 
 	started   time.Time
 	recovered atomic.Int64 // how long the start took, in nanoseconds; 0: not ready
@@ -85,6 +88,7 @@ func (m *metrics) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 	if p := m.proxy.Load(); p != nil {
 		emit(&e, proxyMetrics, []proxy.Stats{p.Stats()}, noLabels)
 	}
+	m.emitDeployment(&e)
 	if s := m.store.Load(); s != nil {
 		m.emitStore(&e, s)
 	}

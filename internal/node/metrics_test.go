@@ -21,8 +21,10 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -33,6 +35,7 @@ import (
 	"github.com/perigee-mq/perigee/proxy/transport"
 	"github.com/perigee-mq/perigee/router"
 	"github.com/perigee-mq/perigee/store"
+	storeremote "github.com/perigee-mq/perigee/store/remote"
 )
 
 // A scene is the tiers in memory with the metrics of a node, and a client of them.
@@ -83,6 +86,19 @@ func newScene(t *testing.T, maxTopics int) *scene {
 	network.credentials, err = transport.NewCredentials(transport.CredentialsOptions{Mode: transport.Permissive, Keyring: network.keyring})
 	require.NoError(t, err)
 	s.network.Store(network)
+	s.deployment.Store(&deployment{
+		problem: func() error { return nil },
+		known: func() (uint64, []router.Node, []router.Shard) {
+			return s.router.Revision(), []router.Node{{Name: "n", Tier: router.TierStore, Shards: []string{sceneShard}}}, []router.Shard{
+				{Name: "gone", State: router.ShardRemoved}, {Name: "lost", State: router.ShardDraining}, {Name: sceneShard, State: router.ShardActive},
+			}
+		},
+		stores: func() storeremote.Stats {
+			return storeremote.Stats{Connected: 3, Unreachable: 1, Answered: 7, Unknown: 2}
+		},
+	})
+	s.tierCalls.stream("/perigee.store.v1.StoreService/Calls", 1)
+	s.tierCalls.observe("client", "/perigee.store.v1.StoreService/Pull", status.Error(codes.Unavailable, "gone"), time.Second)
 
 	listener := bufconn.Listen(1 << 20)
 	opts := transport.ServerOptions(transport.ServerConfig{Credentials: network.credentials})

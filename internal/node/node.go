@@ -299,7 +299,7 @@ func (n *node) buildServer() (err error) {
 	n.grpcServer = grpc.NewServer(opts...)
 	n.proxy.Register(n.grpcServer)
 	admin.New(admin.Options{
-		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: n.shards, Clients: n.proxy, Node: host, Logger: n.logger,
+		Router: &n.late.adminRouter, Store: &n.late.adminStore, Shards: n.shards, Clients: n.proxy, Node: n.name(), Cluster: cluster{n}, Logger: n.logger,
 		MaxDelay: n.cfg.MaxDelay,
 	}).Register(n.grpcServer)
 	healthpb.RegisterHealthServer(n.grpcServer, healthService{n.health, n.draining})
@@ -327,6 +327,17 @@ func (n *node) drain() {
 	<-stopped
 }
 
+// starting says what the start waits for.
+func (n *node) starting() error {
+	if d := n.metrics.deployment.Load(); d != nil && d.problem != nil {
+		revision, _, _ := d.known()
+		if err := d.problem(); err != nil && revision == 0 {
+			return fmt.Errorf("starting: nothing is known of the metadata yet: %w", err)
+		}
+	}
+	return errors.New("starting: recovering the store")
+}
+
 // ready says why the node cannot serve, or nil.
 func (n *node) ready() error {
 	select {
@@ -337,7 +348,7 @@ func (n *node) ready() error {
 	select {
 	case <-n.recovered:
 	default:
-		return errors.New("starting: recovering the store")
+		return n.starting()
 	}
 	return n.failed()
 }

@@ -53,6 +53,12 @@ func TestEachMetricIsRightAtEachStep(t *testing.T) {
 			"perigee_deliveries_memory_bytes": 0, "perigee_deliveries_refused_total": 0,
 			"perigee_log_segments": 1, "perigee_receive_wait_seconds": 0,
 			"perigee_metrics_dropped_topics": 0, "perigee_metrics_dropped_groups": 0,
+			"perigee_router_followed": 1, "perigee_shards_unserved": 1,
+			"perigee_nodes{tier=store}": 1, "perigee_nodes{tier=proxy}": 0, "perigee_stores_connected": 3, "perigee_stores_unreachable": 1,
+			"perigee_store_calls_total{result=answered}": 7, "perigee_store_calls_total{result=unknown}": 2,
+			"perigee_store_calls_total{result=unsent}": 0, "perigee_store_calls_total{result=abandoned}": 0,
+			"perigee_tier_streams{method=/perigee.store.v1.StoreService/Calls}":                                           1,
+			"perigee_tier_duration_seconds{grpc_code=Unavailable,method=/perigee.store.v1.StoreService/Pull,side=client}": 1,
 		}
 		l.check(s, "start", nil)
 		s.notUp = nil

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,4 +92,22 @@ func TestANodeThatCannotStartLetsItsCallersGo(t *testing.T) {
 	require.ErrorContains(t, n.recoverTiers(background), store)
 	require.NoError(t, n.stop())
 	require.Equal(t, codes.Unavailable, status.Code(<-waiting))
+}
+
+func TestAProxyThatFindsNoRouterSaysWhatItWaitsFor(t *testing.T) {
+	cfg := config.DefaultOf(config.Proxy)
+	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen, cfg.Routers = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0", []string{"127.0.0.1:1"}
+	n := newNode(cfg, slog.New(slog.DiscardHandler))
+	background, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	require.NoError(t, n.open(background))
+	started := make(chan error, 1)
+	go func() { started <- n.recoverTiers(background) }()
+	require.Eventually(t, func() bool {
+		err := n.ready()
+		return err != nil && strings.Contains(err.Error(), "nothing is known of the metadata yet: unavailable: no router answers: 127.0.0.1:1")
+	}, 20*time.Second, 10*time.Millisecond)
+	cancel()
+	require.Error(t, <-started)
+	require.NoError(t, n.stop())
 }

@@ -64,12 +64,13 @@ func (n *node) openRouter(ctx context.Context) error {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	n.routers, err = routerremote.Open(routerremote.ClientOptions{
-		Addresses: n.cfg.Routers, Dial: dial, Dir: filepath.Join(n.cfg.DataDir, routerDir), Logger: n.logger,
+		Addresses: n.cfg.Routers, Dial: append(dial, n.metrics.tierCalls.client()), Dir: filepath.Join(n.cfg.DataDir, routerDir), Logger: n.logger,
 	})
 	if err != nil {
 		return err
 	}
 	n.router = n.routers
+	n.metrics.deployment.Store(n.deploymentElsewhere())
 	n.logger.Info("waiting for the metadata", "routers", n.cfg.Routers)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -114,8 +115,9 @@ func (n *node) openStore(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.stores = storeremote.NewClient(storeremote.Options{Directory: directory{n.routers}, Dial: dial, Logger: n.logger})
+		n.stores = storeremote.NewClient(storeremote.Options{Directory: directory{n.routers}, Dial: append(dial, n.metrics.tierCalls.client()), Logger: n.logger})
 		n.messages = n.stores
+		n.metrics.deployment.Store(n.deploymentElsewhere())
 	}
 	return nil
 }
@@ -209,7 +211,8 @@ func (n *node) serveTiers(ctx context.Context) error {
 		if n.credentialsOfTiers().Open() {
 			n.logger.Warn("every process that reaches this port is let in: set cluster.token_file or cluster.ca_file", "listen", n.tierListener.Addr())
 		}
-		n.tierServer = grpc.NewServer(append(opts, storeremote.GRPCOptions()...)...)
+		opts = slices.Concat(opts, storeremote.GRPCOptions(), n.metrics.tierCalls.server())
+		n.tierServer = grpc.NewServer(opts...)
 		healthpb.RegisterHealthServer(n.tierServer, healthService{n.health, n.draining})
 		if n.cfg.Tier == config.Router {
 			n.registry = router.NewRegistry(router.RegistryOptions{})
@@ -219,6 +222,7 @@ func (n *node) serveTiers(ctx context.Context) error {
 			}
 			s.Register(n.tierServer)
 			n.drainTiers = s.Drain
+			n.metrics.deployment.Store(n.deploymentHere())
 		} else {
 			s := storeremote.NewServer(storeremote.ServerOptions{
 				Store: n.store, DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), Logger: n.logger,
@@ -242,14 +246,7 @@ func (n *node) serveTiers(ctx context.Context) error {
 
 // self is what the node says of itself to the routers.
 func (n *node) self() (router.Node, error) {
-	self := router.Node{Name: n.cfg.Name, Tier: router.TierProxy, Version: n.cfg.Version, Started: n.metrics.started}
-	if self.Name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "proxy"
-		}
-		self.Name = host + "-" + portOf(n.grpcListeners[0].Addr())
-	}
+	self := router.Node{Name: n.name(), Tier: router.TierProxy, Version: n.cfg.Version, Started: n.metrics.started}
 	if n.cfg.Tier == config.Store {
 		address, err := n.announced()
 		if err != nil {
@@ -258,6 +255,22 @@ func (n *node) self() (router.Node, error) {
 		self.Tier, self.Address, self.Shards = router.TierStore, address, []string{n.cfg.Shard}
 	}
 	return self, nil
+}
+
+// name is what the node is called: as configured, or by its host, where a proxy may not be
+// alone.
+func (n *node) name() string {
+	if n.cfg.Name != "" {
+		return n.cfg.Name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	if n.cfg.Tier == config.Proxy {
+		host += "-" + portOf(n.grpcListeners[0].Addr())
+	}
+	return host
 }
 
 func portOf(a net.Addr) string {

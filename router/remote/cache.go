@@ -29,12 +29,16 @@ import (
 //	8 bytes  length of the payload
 //	         payload: the message perigee.router.v1.Cache
 const (
-	cacheName    = "router-cache"
+	cacheName    = CacheFile
 	cacheMagic   = "PGROUTER"
 	cacheVersion = 1
 	cacheHead    = 24
 	maxCache     = 1 << 30
 )
+
+// CacheFile is the name of the cache in the directory of a client: a directory with it is not
+// that of a router.
+const CacheFile = "router-cache"
 
 var cacheTable = crc32.MakeTable(crc32.Castagnoli)
 

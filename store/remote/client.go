@@ -43,6 +43,7 @@ type Client struct {
 	opts   Options
 	logger *slog.Logger
 	known  encoded
+	counts counts
 
 	mu     sync.RWMutex
 	nodes  map[string]*node // by address
@@ -75,6 +76,7 @@ func (c *Client) Close() error {
 func (c *Client) of(shard string) (*node, error) {
 	addr, err := c.opts.Directory.NodeOf(shard)
 	if err != nil {
+		c.counts.unsent.Add(1)
 		return nil, err
 	}
 	return c.at(addr)
@@ -98,7 +100,7 @@ func (c *Client) at(addr string) (*node, error) {
 	if n = c.nodes[addr]; n != nil {
 		return n, nil
 	}
-	n, err := dial(addr, c.logger, c.opts.Dial)
+	n, err := dial(addr, &c.counts, c.logger, c.opts.Dial)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,7 @@ type node struct {
 	conn   *grpc.ClientConn
 	store  storepb.StoreServiceClient
 	lines  [links]line
+	counts *counts
 	logger *slog.Logger
 
 	ctx    context.Context // ends with close
@@ -64,7 +65,7 @@ type line struct {
 	err     error         // why
 }
 
-func dial(addr string, logger *slog.Logger, opts []grpc.DialOption) (*node, error) {
+func dial(addr string, counts *counts, logger *slog.Logger, opts []grpc.DialOption) (*node, error) {
 	opts = append([]grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(maxCall), grpc.MaxCallSendMsgSize(maxCall)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
@@ -78,7 +79,7 @@ func dial(addr string, logger *slog.Logger, opts []grpc.DialOption) (*node, erro
 	if err != nil {
 		return nil, fmt.Errorf("store node %s: %w", addr, err)
 	}
-	n := &node{addr: addr, conn: conn, store: storepb.NewStoreServiceClient(conn), logger: logger}
+	n := &node{addr: addr, conn: conn, store: storepb.NewStoreServiceClient(conn), counts: counts, logger: logger}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	for i := range n.lines {
 		l := &n.lines[i]
@@ -190,6 +191,7 @@ func (n *node) do(ctx context.Context, which, size int, fn func(w *builder)) (an
 	for {
 		l, err := n.lines[which].get(ctx, n.addr)
 		if err != nil {
+			n.counts.unsent.Add(1)
 			return nil, nil, 0, err
 		}
 		c := l.start()
@@ -205,10 +207,13 @@ func (n *node) do(ctx context.Context, which, size int, fn func(w *builder)) (an
 		select {
 		case answer, ok := <-c.answer:
 			if !ok {
+				n.counts.unknown.Add(1)
 				return nil, nil, 0, l.unknown()
 			}
+			n.counts.answered.Add(1)
 			return answer, l, c.id, nil
 		case <-ctx.Done():
+			n.counts.abandoned.Add(1)
 			l.forget(c)
 			return nil, l, c.id, ctx.Err()
 		}

@@ -22,6 +22,7 @@ type rpc[Req, Resp any] func(s storepb.StoreServiceClient, ctx context.Context, 
 // on makes a rare call to a node, for whose connection it waits a bit.
 func (call rpc[Req, Resp]) on(ctx context.Context, n *node, req *Req) (*Resp, error) {
 	if _, err := n.lines[settling].get(ctx, n.addr); err != nil {
+		n.counts.unsent.Add(1)
 		return nil, err
 	}
 	resp, err := call(n.store, ctx, req)

@@ -32,6 +32,7 @@ type Server struct {
 	Offsets
 	Timers
 	Transactions
+	Cluster
 
 	// Addr is its host:port.
 	Addr string
@@ -94,6 +95,7 @@ func Start(t testing.TB, topics ...string) *Server {
 	adminpb.RegisterOffsetServiceServer(server, &s.Offsets)
 	adminpb.RegisterTimerServiceServer(server, &s.Timers)
 	adminpb.RegisterTransactionServiceServer(server, &s.Transactions)
+	adminpb.RegisterClusterServiceServer(server, &s.Cluster)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -717,9 +717,12 @@ type GetTopicResponse struct {
 	// Of a LITE topic: how many lite topics it has, on all shards.
 	LiteTopics int64 `protobuf:"varint,3,opt,name=lite_topics,json=liteTopics,proto3" json:"lite_topics,omitempty"`
 	// How many messages those hold, which are in none of the queues.
-	LiteMessages  int64 `protobuf:"varint,4,opt,name=lite_messages,json=liteMessages,proto3" json:"lite_messages,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LiteMessages int64 `protobuf:"varint,4,opt,name=lite_messages,json=liteMessages,proto3" json:"lite_messages,omitempty"`
+	// Shards that could not be asked. Their queues are not among the queues, nor what they
+	// have of lite topics.
+	UnreachableShards []string `protobuf:"bytes,5,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetTopicResponse) Reset() {
@@ -778,6 +781,13 @@ func (x *GetTopicResponse) GetLiteMessages() int64 {
 		return x.LiteMessages
 	}
 	return 0
+}
+
+func (x *GetTopicResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
+	}
+	return nil
 }
 
 // ListTopicsRequest says which topics to list.
@@ -2495,9 +2505,11 @@ func (x *ListDeadLettersRequest) GetNamespace() string {
 type ListDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each group that has dead letters, ordered by group.
-	DeadLetters   []*DeadLetters `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DeadLetters []*DeadLetters `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	// Shards that could not be asked. What is on them is not counted.
+	UnreachableShards []string `protobuf:"bytes,2,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ListDeadLettersResponse) Reset() {
@@ -2533,6 +2545,13 @@ func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
 func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetters {
 	if x != nil {
 		return x.DeadLetters
+	}
+	return nil
+}
+
+func (x *ListDeadLettersResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
 	}
 	return nil
 }
@@ -2612,9 +2631,11 @@ type RedriveDeadLettersResponse struct {
 	Waiting int64 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Messages that this call met and cannot send back, ordered by topic. They
 	// stay where they are and are tried again with the next call.
-	Unmoved       []*UnmovedDeadLetters `protobuf:"bytes,3,rep,name=unmoved,proto3" json:"unmoved,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Unmoved []*UnmovedDeadLetters `protobuf:"bytes,3,rep,name=unmoved,proto3" json:"unmoved,omitempty"`
+	// Shards that could not be asked. What is on them was not sent back and is not counted.
+	UnreachableShards []string `protobuf:"bytes,4,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RedriveDeadLettersResponse) Reset() {
@@ -2664,6 +2685,13 @@ func (x *RedriveDeadLettersResponse) GetWaiting() int64 {
 func (x *RedriveDeadLettersResponse) GetUnmoved() []*UnmovedDeadLetters {
 	if x != nil {
 		return x.Unmoved
+	}
+	return nil
+}
+
+func (x *RedriveDeadLettersResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
 	}
 	return nil
 }
@@ -2779,13 +2807,14 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
 	"\x0fGetTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xbe\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xed\x01\n" +
 	"\x10GetTopicResponse\x12-\n" +
 	"\x05topic\x18\x01 \x01(\v2\x17.perigee.admin.v1.TopicR\x05topic\x125\n" +
 	"\x06queues\x18\x02 \x03(\v2\x1d.perigee.admin.v1.QueueStatusR\x06queues\x12\x1f\n" +
 	"\vlite_topics\x18\x03 \x01(\x03R\n" +
 	"liteTopics\x12#\n" +
-	"\rlite_messages\x18\x04 \x01(\x03R\fliteMessages\"X\n" +
+	"\rlite_messages\x18\x04 \x01(\x03R\fliteMessages\x12-\n" +
+	"\x12unreachable_shards\x18\x05 \x03(\tR\x11unreachableShards\"X\n" +
 	"\x11ListTopicsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
@@ -2923,17 +2952,19 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\bmessages\x18\x04 \x01(\x03R\bmessages\x12\x18\n" +
 	"\awaiting\x18\x05 \x01(\x03R\awaiting\"6\n" +
 	"\x16ListDeadLettersRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"[\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\x8a\x01\n" +
 	"\x17ListDeadLettersResponse\x12@\n" +
-	"\fdead_letters\x18\x01 \x03(\v2\x1d.perigee.admin.v1.DeadLettersR\vdeadLetters\"a\n" +
+	"\fdead_letters\x18\x01 \x03(\v2\x1d.perigee.admin.v1.DeadLettersR\vdeadLetters\x12-\n" +
+	"\x12unreachable_shards\x18\x02 \x03(\tR\x11unreachableShards\"a\n" +
 	"\x19RedriveDeadLettersRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x10\n" +
-	"\x03max\x18\x03 \x01(\x05R\x03max\"\x92\x01\n" +
+	"\x03max\x18\x03 \x01(\x05R\x03max\"\xc1\x01\n" +
 	"\x1aRedriveDeadLettersResponse\x12\x1a\n" +
 	"\bredriven\x18\x01 \x01(\x03R\bredriven\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\x03R\awaiting\x12>\n" +
-	"\aunmoved\x18\x03 \x03(\v2$.perigee.admin.v1.UnmovedDeadLettersR\aunmoved\"^\n" +
+	"\aunmoved\x18\x03 \x03(\v2$.perigee.admin.v1.UnmovedDeadLettersR\aunmoved\x12-\n" +
+	"\x12unreachable_shards\x18\x04 \x03(\tR\x11unreachableShards\"^\n" +
 	"\x12UnmovedDeadLetters\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
