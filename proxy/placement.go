@@ -9,7 +9,8 @@ import (
 )
 
 // place returns the queue of the messages: that of their message group, on a PRIORITY topic
-// that of their priority, else the one whose turn it is. One request is stored in one queue,
+// that of their priority, else the one whose turn it is, or, on several shards, that of the
+// first message id. One request is stored in one queue,
 // all or nothing, so its messages must agree on it. The topic accepts the types of the
 // messages. The error matches mq.ErrForbidden when nothing is writable, or is a *codeError.
 func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
@@ -23,8 +24,12 @@ func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue 
 	if err != nil {
 		return "", 0, err
 	}
-	if group == "" {
+	if group == "" && len(t.Shards) == 1 {
 		return s.rotation.next(t)
+	}
+	if group == "" {
+		// A send that comes again must come to the shard that knows the first one.
+		group = msgs[0].GetSystemProperties().GetMessageId()
 	}
 	shard, queue, ok := t.QueueOf(group)
 	if !ok || !t.Permission.CanWrite() {

@@ -232,7 +232,9 @@ func TestAStoreNodeThatIsAwayHoldsUpNoOther(t *testing.T) {
 	for range 16 {
 		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
 	}
-	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 8+16)
+	here := len(p.drain(t, "t", "g", []string{"a"}, p)) - 16
+	require.Positive(t, here)
+	require.Less(t, here, 16)
 	refused := 0
 	for i := range 16 {
 		st, _ := p.try(t, "ordered", func(m *rmqpb.Message) {
@@ -259,7 +261,7 @@ func TestAStoreNodeThatIsAwayHoldsUpNoOther(t *testing.T) {
 			require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
 			back++
 		}
-		return st.GetCode() == rmqpb.Code_OK && back == 8
+		return st.GetCode() == rmqpb.Code_OK && back == 16-here
 	}, 20*time.Second, 100*time.Millisecond)
 	for _, r := range []*running{p, a, b, router} {
 		r.stop(t)
@@ -294,13 +296,17 @@ func TestWhatOneProxyHasBegunAnotherEnds(t *testing.T) {
 	require.Equal(t, rmqpb.Code_OK, end.GetStatus().GetCode(), end.GetStatus().GetMessage())
 	require.Equal(t, []string{"half"}, p.drain(t, "tx", "g", []string{"a", "b"}, q))
 
-	for range 4 {
+	for range 32 {
 		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
 	}
 	for _, broker := range []string{"a", "b"} {
 		got, _ := p.receiveFrom(t, "t", "g", broker)
-		require.Len(t, got, 2)
+		require.GreaterOrEqual(t, len(got), 2)
 		for i, m := range got {
+			if i > 1 {
+				require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
+				continue
+			}
 			if i == 0 {
 				change, err := q.rmq.ChangeInvisibleDuration(as(t.Context()), &rmqpb.ChangeInvisibleDurationRequest{
 					Group: named("g"), Topic: named("t"), ReceiptHandle: handleOf(m), InvisibleDuration: durationpb.New(time.Minute),
@@ -344,6 +350,24 @@ func TestClientsOfABroadcastGroupMayUseAnyProxy(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, got.GetGroup().GetBroadcast())
 	require.EqualValues(t, 1, got.GetGroup().GetInstances())
+	for _, r := range []*running{p, q, a, b, router} {
+		r.stop(t)
+	}
+}
+
+// TestASendThatComesAgainIsStoredOnceOnSeveralShards: through whatever proxy.
+func TestASendThatComesAgainIsStoredOnceOnSeveralShards(t *testing.T) {
+	d, router := deploy(t)
+	a, b := d.start(config.Store, "a"), d.start(config.Store, "b")
+	p, q := d.start(config.Proxy, "p"), d.start(config.Proxy, "q")
+	p.createOn(t, "t", 4, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	for i := range 16 {
+		for _, r := range []*running{p, q, p} {
+			st, _ := r.try(t, "t", func(m *rmqpb.Message) { m.SystemProperties.MessageId = fmt.Sprint("message", i) })
+			require.Equal(t, rmqpb.Code_OK, st.GetCode())
+		}
+	}
+	require.Len(t, p.drain(t, "t", "g", []string{"a", "b"}, q), 16)
 	for _, r := range []*running{p, q, a, b, router} {
 		r.stop(t)
 	}
