@@ -56,14 +56,29 @@ func (v *View) GroupByID(id mq.GroupID) (*mq.Group, error) {
 	return nil, fmt.Errorf("%w: id %d", mq.ErrGroupNotFound, id)
 }
 
+// Group is as View.Group, and otherwise as Topic.
+func (r *Router) Group(ctx context.Context, name mq.Resource) (*mq.Group, error) {
+	g, err := r.View.Group(ctx, name)
+	if err == nil || r.sharing == nil || checkGroupName(name) != nil {
+		return g, err
+	}
+	if err := r.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	return r.View.Group(ctx, name)
+}
+
 // EnsureGroup returns the group like Group does and, where the router may
 // create groups by itself, creates a missing one with the defaults: not FIFO,
 // the default retry policy, from the earliest message. With as many groups as
 // Options.AutoCreateLimit it creates none.
 func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error) {
-	g, err := r.Group(ctx, name)
-	if err == nil || !r.autoCreateGroups {
-		return g, err
+	g, err := r.View.Group(ctx, name)
+	if err == nil {
+		return g, nil
+	}
+	if !r.autoCreateGroups {
+		return r.Group(ctx, name)
 	}
 	spec, err := GroupSpec{Resource: name}.normal()
 	if err != nil {
@@ -75,7 +90,7 @@ func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, 
 // EnsureSystemGroup returns a group of the server itself and creates it as spec
 // says when it is missing. Its name must begin with mq.SystemGroupPrefix.
 func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Group, error) {
-	if g, err := r.Group(ctx, spec.Resource); err == nil {
+	if g, err := r.View.Group(ctx, spec.Resource); err == nil {
 		return g, nil
 	}
 	if !isSystemGroup(spec.Resource) {
@@ -118,10 +133,10 @@ func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, 
 		return nil, false, err
 	}
 	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
-		if g = now.groups.get(spec.Resource); g != nil {
+		g = now.groups.get(spec.Resource)
+		if created = g == nil; !created {
 			return spec.matches(g)
 		}
-		created = true
 		g, err = r.addGroup(now, e, spec)
 		return err
 	})
