@@ -339,6 +339,9 @@ func (n *node) ready() error {
 	default:
 		return errors.New("starting: recovering the store")
 	}
+	if n.ownRouter != nil {
+		return errors.Join(n.failed(), n.ownRouter.Degraded())
+	}
 	return n.failed()
 }
 
