@@ -236,7 +236,7 @@ func TestACommitWhoseAnswerIsLostIsFoundOut(t *testing.T) {
 					done <- err
 				}()
 				if c.other {
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(time.Millisecond) // before the commit is repeated
 					_, err = create(peers[1], "other")
 					require.NoError(t, err)
 				}
