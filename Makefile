@@ -31,7 +31,7 @@ CHURN    ?= 100
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race fuzz sdktest bench benchmarks crashtest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest torture churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ test: ## Run the tests, those of bench/ too (SHORT=1 for the quick ones).
 # The detector goes by what is ordered before what, and needs no two threads for that.
 race: ## Run the tests with the race detector (SHORT=1 for the quick ones).
 	CGO_ENABLED=1 $(GO) test -race -cpu 1 -timeout 20m $(if $(SHORT),-short) $(PACKAGES)
+
+etcdtest: ## Run routers over a real etcd, which must be in PATH (the package etcd-server).
+	@command -v etcd >/dev/null || { echo "no etcd in PATH"; exit 1; }
+	$(GO) test ./router/etcd ./internal/node -run 'Etcd|ARealWatch' -v -count=1 -timeout 10m
 
 fuzz: ## Run every fuzz target for FUZZTIME each.
 	@set -e -o pipefail; \

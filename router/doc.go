@@ -7,5 +7,7 @@
 // clients asks it by name; the node watches it to tell the stores.
 //
 // The truth lies in a Backend. The embedded one is a small Pebble database in
-// a directory of its own; docs/format/metadata.md describes its entries.
+// a directory of its own; docs/format/metadata.md describes its entries. A SharedBackend,
+// of which package etcd has one, is the truth of several routers: each follows what the
+// others commit, and asks for the newest commit before it says that something is missing.
 package router

@@ -71,6 +71,8 @@ type countersRecord struct {
 	LastTopic mq.TopicID `json:"lastTopic"`
 	LastGroup mq.GroupID `json:"lastGroup"`
 	Life      string     `json:"life,omitempty"`
+	By        string     `json:"by,omitempty"`
+	After     string     `json:"after,omitempty"`
 }
 
 type topicRecord struct {
@@ -126,7 +128,9 @@ func encode(record any) []byte {
 }
 
 func encodeCounters(s *snapshot) []byte {
-	return encode(countersRecord{V: valueVersion, Revision: s.revision, LastTopic: s.lastTopic, LastGroup: s.lastGroup, Life: s.life})
+	return encode(countersRecord{
+		V: valueVersion, Revision: s.revision, LastTopic: s.lastTopic, LastGroup: s.lastGroup, Life: s.life, By: s.by, After: s.behind,
+	})
 }
 
 func encodeTopic(t *mq.Topic) []byte {
@@ -192,8 +196,20 @@ func decodeCounters(e Entry, s *snapshot) error {
 	if record.Revision == 0 {
 		return &DamageError{Entry: e.Key, Reason: "has no revision"}
 	}
-	s.revision, s.lastTopic, s.lastGroup, s.life = record.Revision, record.LastTopic, record.LastGroup, record.Life
+	s.revision, s.lastTopic, s.lastGroup = record.Revision, record.LastTopic, record.LastGroup
+	s.life, s.by, s.behind = record.Life, record.By, record.After
 	return nil
+}
+
+// readCounters reads the counters as an entry that may be missing, or of any version.
+func readCounters(e Entry, s *snapshot) error {
+	if e.Value == nil {
+		return &DamageError{Entry: countersKey, Reason: "is missing"}
+	}
+	if err := decodeVersion(e); err != nil {
+		return err
+	}
+	return decodeCounters(e, s)
 }
 
 func decodeResource(key, prefix string) mq.Resource {

@@ -61,14 +61,29 @@ func (v *View) GroupByID(id mq.GroupID) (*mq.Group, error) {
 	return nil, fmt.Errorf("%w: id %d", mq.ErrGroupNotFound, id)
 }
 
+// Group is as View.Group, and otherwise as Topic.
+func (r *Router) Group(ctx context.Context, name mq.Resource) (*mq.Group, error) {
+	g, err := r.View.Group(ctx, name)
+	if err == nil || r.sharing == nil || checkGroupName(name) != nil {
+		return g, err
+	}
+	if err := r.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	return r.View.Group(ctx, name)
+}
+
 // EnsureGroup returns the group like Group does and, where the router may
 // create groups by itself, creates a missing one with the defaults: not FIFO,
 // the default retry policy, from the earliest message. With as many groups as
 // Options.AutoCreateLimit it creates none.
 func (r *Router) EnsureGroup(ctx context.Context, name mq.Resource) (*mq.Group, error) {
-	g, err := r.Group(ctx, name)
-	if err == nil || !r.autoCreateGroups {
-		return g, err
+	g, err := r.View.Group(ctx, name)
+	if err == nil {
+		return g, nil
+	}
+	if !r.autoCreateGroups {
+		return r.Group(ctx, name)
 	}
 	spec, err := GroupSpec{Resource: name}.normal()
 	if err != nil {
@@ -85,7 +100,7 @@ func (r *Router) EnsureSystemGroup(ctx context.Context, spec GroupSpec) (*mq.Gro
 	if !spec.Seen.IsZero() {
 		spec.Seen = time.Now().Round(0).UTC() // whoever asks may have another clock
 	}
-	if g, err := r.Group(ctx, spec.Resource); err == nil && !spec.News(g) {
+	if g, err := r.View.Group(ctx, spec.Resource); err == nil && !spec.News(g) {
 		return g, nil
 	}
 	if !isSystemGroup(spec.Resource) {
@@ -178,10 +193,10 @@ func (r *Router) CreateGroup(ctx context.Context, spec GroupSpec) (g *mq.Group, 
 		return nil, false, err
 	}
 	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
-		if g = now.groups.get(spec.Resource); g != nil {
+		g = now.groups.get(spec.Resource)
+		if created = g == nil; !created {
 			return spec.matches(g)
 		}
-		created = true
 		g, err = r.addGroup(now, e, spec)
 		return err
 	})

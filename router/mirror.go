@@ -142,38 +142,47 @@ func (m *Mirror) Replace(state State) error {
 	if state.Revision == now.revision {
 		return nil
 	}
-	next := now.edit().next
+	next, err := now.replacement(state)
+	if err != nil {
+		return err
+	}
+	return m.show(now, next)
+}
+
+// replacement returns a snapshot of the state as a later version of s.
+func (s *snapshot) replacement(state State) (*snapshot, error) {
+	next := &s.edit().next
 	next.life, next.revision, next.lastTopic, next.lastGroup = state.Life, state.Revision, state.LastTopic, state.LastGroup
-	next.topics, next.topicIDs = now.topics.empty(), now.topicIDs.empty()
-	next.groups, next.groupIDs = now.groups.empty(), now.groupIDs.empty()
+	next.topics, next.topicIDs = s.topics.empty(), s.topicIDs.empty()
+	next.groups, next.groupIDs = s.groups.empty(), s.groupIDs.empty()
 	next.shards = nil
-	for _, s := range state.Shards {
-		next.shards = withShard(next.shards, s)
+	for _, shard := range state.Shards {
+		next.shards = withShard(next.shards, shard)
 	}
 	for _, t := range state.Topics {
 		// What has not changed stays the same value, so that no watch reports it.
-		if old := now.topicIDs.get(t.ID); old != nil && old.Version == t.Version {
+		if old := s.topicIDs.get(t.ID); old != nil && old.Version == t.Version {
 			t = old
 		}
 		if err := next.addMirrored(t); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, g := range state.Groups {
 		deadLetter := deadLetterTopic(g)
-		if old := now.groupIDs.get(g.ID); old != nil && old.Version == g.Version {
-			g, deadLetter = old, now.topicIDs.get(old.DeadLetter)
+		if old := s.groupIDs.get(g.ID); old != nil && old.Version == g.Version {
+			g, deadLetter = old, s.topicIDs.get(old.DeadLetter)
 		}
 		if next.groupIDs.get(g.ID) != nil || next.groups.get(g.Resource) != nil {
-			return fmt.Errorf("%w: group %s comes twice", ErrNotNext, g.Resource)
+			return nil, fmt.Errorf("%w: group %s comes twice", ErrNotNext, g.Resource)
 		}
 		next.groups.add(g.Resource, g)
 		next.groupIDs.add(g.ID, g)
 		if err := next.addMirrored(deadLetter); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return m.show(now, &next)
+	return next, nil
 }
 
 func (s *snapshot) addMirrored(t *mq.Topic) error {

@@ -153,10 +153,10 @@ func lastRevision(db *pebble.DB) (uint64, error) {
 		return 0, err
 	}
 	entry := Entry{Key: countersKey, Value: slices.Clone(value)}
-	if err := errors.Join(closer.Close(), decodeVersion(entry)); err != nil {
+	if err := closer.Close(); err != nil {
 		return 0, err
 	}
-	return revisionOf([]Entry{entry})
+	return RevisionOf([]Entry{entry})
 }
 
 func compareRevisions(dir string, known, revision uint64) error {
@@ -230,7 +230,7 @@ func (e *embedded) Load(ctx context.Context, yield func(Entry) error) error {
 		isNew = false
 		err := yield(entry)
 		if err == nil && entry.Key == countersKey {
-			revision, err = revisionOf([]Entry{entry})
+			revision, err = RevisionOf([]Entry{entry})
 		}
 		return err
 	})
@@ -263,18 +263,6 @@ func (e *embedded) each(ctx context.Context, yield func(Entry) error) (err error
 	return it.Error()
 }
 
-// revisionOf returns the revision among the entries of one change.
-func revisionOf(entries []Entry) (uint64, error) {
-	for _, entry := range entries {
-		if entry.Key == countersKey {
-			var s snapshot
-			err := decodeCounters(entry, &s)
-			return s.revision, err
-		}
-	}
-	panic("BUG: a change without counters")
-}
-
 func (e *embedded) Commit(_ context.Context, entries []Entry) error {
 	if err := e.Err(); err != nil {
 		return err
@@ -305,7 +293,7 @@ func (e *embedded) commit(entries []Entry) error {
 	if err := e.Err(); err != nil { // Pebble is told that all goes well
 		return err
 	}
-	revision, err := revisionOf(entries)
+	revision, err := RevisionOf(entries)
 	return errors.Join(err, batch.Close(), e.guard.write(revision))
 }
 

@@ -28,7 +28,7 @@ type Options struct {
 	FS  vfs.FS
 	Dir string
 	// Backend replaces the embedded database; FS and Dir are then unused. The
-	// router closes it, also when Open fails.
+	// router closes it, also when Open fails. One that is a SharedBackend is used as such.
 	Backend Backend
 	// Shards are where new topics and dead-letter topics are placed. None: on the shards
 	// that AddShard has written down and that are active.
@@ -63,20 +63,22 @@ type Router struct {
 	onFailure        func() // acts once
 	admit            func() error
 	backend          Backend
+	sharing          *sharing // nil: the backend is for this router alone
 	shards           []string // sorted, without duplicates; none: those written down
 	autoCreateTopics bool
 	autoCreateGroups bool
 	autoCreateLimit  int
 	defaultQueues    int32
 
-	// mu is held while a change is checked, made durable and published, so that
-	// each change sees the one before. Readers never take it.
-	mu struct {
-		sync.Mutex
-		closed bool
-	}
-	// failed is set, once, under mu.
-	failed atomic.Pointer[error]
+	// turn is full while a change is checked, made durable and shown, so that each change
+	// sees the one before. Readers never take it. It is a channel because with a shared
+	// backend a change may wait for long, and those behind it have deadlines.
+	turn chan struct{}
+	over bool // Close was called; guarded by turn
+	// showing is held while a snapshot is made out of the newest one that is shown, and
+	// shown. With a shared backend changes of other routers come beside those made under mu.
+	showing sync.Mutex
+	failed  atomic.Pointer[error] // set once
 }
 
 // Open reads the metadata and returns a router of it. Damage is a *DamageError
@@ -106,6 +108,7 @@ func open(opts Options) (*Router, error) {
 	}
 	r := &Router{
 		View:             View{closed: make(chan struct{})},
+		turn:             make(chan struct{}, 1),
 		logger:           cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		onFailure:        func() {},
 		admit:            func() error { return nil },
@@ -123,7 +126,7 @@ func open(opts Options) (*Router, error) {
 		r.onFailure = sync.OnceFunc(opts.OnFailure)
 	}
 	if r.backend != nil {
-		return r, r.load("backend")
+		return r, r.openGiven()
 	}
 	if opts.Dir == "" {
 		return nil, invalid("dir", opts.Dir, "must not be empty")
@@ -149,19 +152,41 @@ func open(opts Options) (*Router, error) {
 // is a new one and gets its counters.
 func (r *Router) load(file string) error {
 	ctx := context.Background()
-	s, err := loadSnapshot(ctx, r.backend)
-	if err != nil {
-		return located(err, "read", file)
-	}
-	if s.revision == 0 {
+	for tries := 1; ; tries++ {
+		s, err := loadSnapshot(ctx, r.backend)
+		if err != nil {
+			return located(err, "read", file)
+		}
+		if s.revision > 0 {
+			r.current.Store(s)
+			return nil
+		}
 		first := s.edit()
-		first.next.life = newLife()
-		if err := r.backend.Commit(ctx, first.batch()); err != nil {
+		first.next.life = newMark()
+		err = r.backend.Commit(ctx, first.batch())
+		if errors.Is(err, ErrConflict) && tries < maxTries {
+			continue // another router has begun them
+		}
+		if err != nil {
 			return fmt.Errorf("create metadata in %s: %w", file, err)
 		}
-		s = &first.next
+		r.current.Store(&first.next)
+		return nil
 	}
-	r.current.Store(s)
+}
+
+// openGiven reads the backend of Options.
+func (r *Router) openGiven() error {
+	name := "backend"
+	if b, ok := r.backend.(fmt.Stringer); ok {
+		name = b.String()
+	}
+	if err := r.load(name); err != nil {
+		return err
+	}
+	if shared, ok := r.backend.(SharedBackend); ok {
+		r.share(shared, name)
+	}
 	return nil
 }
 
@@ -235,12 +260,18 @@ func (s *snapshot) checkCounters() error {
 // Close ends the router: changes fail with mq.ErrStopped from then on, and
 // watches end. It waits for a change that is being made.
 func (r *Router) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mu.closed {
+	if r.sharing != nil {
+		r.sharing.end() // what a change waits for
+	}
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.over {
 		return nil
 	}
-	r.mu.closed = true
+	r.over = true
+	if r.sharing != nil {
+		r.sharing.background.Wait()
+	}
 	close(r.closed)
 	return r.backend.Close()
 }
@@ -255,38 +286,81 @@ func (r *Router) Err() error {
 }
 
 // change lets prepare look at the newest snapshot and edit it, makes the edit
-// durable and then visible. A prepare without edits changes nothing.
+// durable and then visible. A prepare without edits changes nothing. Where another
+// router was first, prepare is called again with what that has left.
 func (r *Router) change(ctx context.Context, prepare func(*snapshot, *edit) error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mu.closed {
-		return fmt.Errorf("router closed: %w", mq.ErrStopped)
-	}
-	if failed := r.failed.Load(); failed != nil {
-		return *failed
-	}
-	if err := ctx.Err(); err != nil {
+	if err := r.CatchUp(ctx); err != nil {
 		return err
 	}
-	now := r.current.Load()
-	e := now.edit()
-	if err := prepare(now, e); err != nil {
-		return err
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if len(e.entries) == 0 && e.next.life == now.life {
-		return nil
+	defer func() { <-r.turn }()
+	for tries := 1; ; tries++ {
+		if r.over {
+			return fmt.Errorf("router closed: %w", mq.ErrStopped)
+		}
+		if failed := r.failed.Load(); failed != nil {
+			return *failed
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		now := r.current.Load()
+		e := now.edit()
+		if err := prepare(now, e); err != nil {
+			return err
+		}
+		if len(e.entries) == 0 && e.next.life == now.life {
+			return nil
+		}
+		if r.sharing == nil {
+			return r.commit(ctx, e)
+		}
+		err := r.commitShared(ctx, e)
+		if !errors.Is(err, ErrConflict) {
+			return err
+		}
+		if tries == maxTries {
+			return fmt.Errorf("%w: %w, %d times in a row", mq.ErrUnavailable, err, tries)
+		}
+		if err := giveWay(ctx, tries); err != nil {
+			return err
+		}
 	}
+}
+
+// commit makes an edit durable and shows it.
+func (r *Router) commit(ctx context.Context, e *edit) error {
 	// A commit that has begun is not given up: its outcome must be known.
 	if err := r.backend.Commit(context.WithoutCancel(ctx), e.batch()); err != nil {
-		err = fmt.Errorf("%w: write metadata: %w", mq.ErrStopped, err)
-		r.failed.Store(&err)
+		return r.fail(fmt.Errorf("%w: write metadata: %w", mq.ErrStopped, err))
+	}
+	r.showing.Lock()
+	defer r.showing.Unlock()
+	r.showLocked(&e.next)
+	return nil
+}
+
+// fail ends the changes for good, and returns why they have ended.
+func (r *Router) fail(err error) error {
+	if r.failed.CompareAndSwap(nil, &err) {
 		r.logger.Error("metadata can no longer be changed", "error", err)
 		r.onFailure()
-		return err
 	}
-	r.current.Store(&e.next)
+	return *r.failed.Load()
+}
+
+// showLocked makes a snapshot the newest one, unless one as new is shown already.
+func (r *Router) showLocked(next *snapshot) {
+	now := r.current.Load()
+	if next.revision <= now.revision {
+		return
+	}
+	r.current.Store(next)
 	close(now.superseded)
-	return nil
 }
 
 func (e *edit) newTopicID() (mq.TopicID, error) {

@@ -242,7 +242,8 @@ func (v *View) TopicsOn(shard string) int {
 	return n
 }
 
-func newLife() string {
+// newMark returns 24 hexadecimal digits by chance.
+func newMark() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
@@ -253,7 +254,7 @@ func newLife() string {
 func (r *Router) EnsureLife(ctx context.Context) (string, error) {
 	err := r.change(ctx, func(now *snapshot, e *edit) error {
 		if now.life == "" {
-			e.next.life = newLife()
+			e.next.life = newMark()
 		}
 		return nil
 	})

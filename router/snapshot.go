@@ -15,6 +15,8 @@ type snapshot struct {
 	lastTopic mq.TopicID // greatest id ever handed out, dead-letter topics included
 	lastGroup mq.GroupID
 	life      string  // of the metadata; empty: it was not given one yet
+	by        string  // mark of the commit, by which its router knows it; empty with a backend that is not shared
+	behind    string  // mark of the commit before it
 	shards    []Shard // written down, in the order of their names; never changed in place
 
 	// The topic tables hold the dead-letter topics too. No other topic has a

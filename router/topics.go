@@ -65,14 +65,34 @@ func (v *View) TopicByID(id mq.TopicID) (*mq.Topic, error) {
 	return nil, fmt.Errorf("%w: id %d", mq.ErrTopicNotFound, id)
 }
 
+// Topic is as View.Topic. With a shared backend the topic is missing only when no router
+// had made it before the call; when that cannot be known, the error matches
+// mq.ErrUnavailable.
+func (r *Router) Topic(ctx context.Context, name mq.Resource) (*mq.Topic, error) {
+	t, err := r.View.Topic(ctx, name)
+	if err == nil || r.sharing == nil {
+		return t, err
+	}
+	if _, deadLetter := name.DeadLetterGroup(); !deadLetter && checkTopicName(name) != nil {
+		return nil, err // it cannot exist
+	}
+	if err := r.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	return r.View.Topic(ctx, name)
+}
+
 // EnsureTopic returns the topic like Topic does and, where the router may
 // create topics by itself, creates a missing one with the defaults: NORMAL,
 // READ_WRITE. Dead-letter topics are never created this way. With as many topics as
 // Options.AutoCreateLimit it creates none.
 func (r *Router) EnsureTopic(ctx context.Context, name mq.Resource) (*mq.Topic, error) {
-	t, err := r.Topic(ctx, name)
-	if err == nil || !r.autoCreateTopics || isDeadLetter(name) {
-		return t, err
+	t, err := r.View.Topic(ctx, name)
+	if err == nil {
+		return t, nil
+	}
+	if !r.autoCreateTopics || isDeadLetter(name) {
+		return r.Topic(ctx, name)
 	}
 	spec, err := r.normalTopic(TopicSpec{Resource: name})
 	if err != nil {
@@ -106,10 +126,10 @@ func (r *Router) CreateTopic(ctx context.Context, spec TopicSpec) (t *mq.Topic, 
 		return nil, false, err
 	}
 	err = r.change(ctx, func(now *snapshot, e *edit) (err error) {
-		if t = now.topics.get(spec.Resource); t != nil {
+		t = now.topics.get(spec.Resource)
+		if created = t == nil; !created {
 			return spec.matches(t)
 		}
-		created = true
 		t, err = r.addTopic(now, e, spec)
 		return err
 	})

@@ -28,6 +28,8 @@ type Config struct {
 	Announce string
 	// Cluster says which other tiers are let in (cluster).
 	Cluster Cluster
+	// Etcd is where a router has its metadata instead of its data folder (etcd).
+	Etcd Etcd
 	// DataDir is the folder that holds all data (data_dir). It is created when
 	// it is missing, and used by one process at a time.
 	DataDir string
@@ -304,6 +306,7 @@ const (
 func Default() Config {
 	return Config{
 		Tier:          Standalone,
+		Etcd:          Etcd{Prefix: "/perigee"},
 		DataDir:       "perigee-data",
 		GRPCListen:    ":8081",
 		HTTPListen:    ":8088",

@@ -110,7 +110,7 @@ func TestFlagsSetEveryField(t *testing.T) {
 		"--tracing-endpoint=https://c:4317", "--tracing-ratio=0.5", "--log-level=debug", "--log-format=json")})
 	require.NoError(t, err)
 	require.Equal(t, Config{
-		Tier: Standalone, DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
+		Tier: Standalone, Etcd: Etcd{Prefix: Default().Etcd.Prefix}, DataDir: "d", GRPCListen: ":1", HTTPListen: ":2", Shard: "s", Advertise: "h:3",
 		ProxyProtocol: ProxyProtocolRequired, MaxConnections: 7, MaxDelay: 5 * time.Hour,
 		Listeners: []Listener{{Listen: ":4", Advertise: "h:5", ProxyProtocol: ProxyProtocolOptional}, {Listen: "[::1]:6"}},
 		TLS: TLS{

@@ -49,11 +49,28 @@ type Cluster struct {
 	CertFile, KeyFile, CAFile string
 }
 
-// The ports of the tiers for each other.
+// Etcd says where routers share their metadata. Without endpoints a router has them for
+// itself, in its data folder.
+type Etcd struct {
+	// Endpoints are the addresses of the members of etcd (etcd.endpoints).
+	Endpoints []string
+	// Prefix is what the keys begin with (etcd.prefix).
+	Prefix string
+	// Username is a user of etcd (etcd.username), PasswordFile has the password
+	// (etcd.password_file). Empty: none is asked for.
+	Username, PasswordFile string
+	// CAFile is a PEM file with the authorities that sign the certificates of etcd
+	// (etcd.ca_file); empty: cleartext. CertFile and KeyFile are the certificate that the
+	// router shows (etcd.cert_file, etcd.key_file).
+	CertFile, KeyFile, CAFile string
+}
+
+// The ports of the tiers for each other, and of etcd.
 const (
 	routerListen = ":8082"
 	storeListen  = ":8083"
 	routerPort   = "8082"
+	etcdPort     = "2379"
 )
 
 // DefaultOf returns the configuration of a process of the tier that nobody configured.
@@ -106,9 +123,15 @@ func (c *Config) complete() {
 	if c.Tier == Store && c.Shard == "" {
 		c.Shard = c.Name
 	}
-	for i, addr := range c.Routers {
+	withPort(c.Routers, routerPort)
+	withPort(c.Etcd.Endpoints, etcdPort)
+}
+
+// withPort adds the port to the addresses that have none.
+func withPort(addrs []string, port string) {
+	for i, addr := range addrs {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
-			c.Routers[i] = net.JoinHostPort(addr, routerPort)
+			addrs[i] = net.JoinHostPort(addr, port)
 		}
 	}
 }
@@ -149,6 +172,34 @@ func (c Config) validateTier() error {
 		return invalid("cluster.key_file", cl.KeyFile, "needs cluster.cert_file beside it")
 	case cl.CertFile != "" && cl.CAFile == "":
 		return invalid("cluster.cert_file", cl.CertFile, "needs cluster.ca_file beside it")
+	}
+	if c.Tier == Router {
+		return c.Etcd.validate()
+	}
+	return nil
+}
+
+func (e Etcd) validate() error {
+	for _, addr := range e.Endpoints {
+		if reason := checkAdvertise(addr); reason != "" {
+			return invalid("etcd.endpoints", addr, reason)
+		}
+	}
+	switch {
+	case !strings.HasPrefix(e.Prefix, "/") || len(e.Prefix) < 2 || len(e.Prefix) > maxEtcdPrefix || strings.HasSuffix(e.Prefix, "/"):
+		return invalid("etcd.prefix", e.Prefix, fmt.Sprintf("must begin with a slash, not end with one, and have 2 to %d characters", maxEtcdPrefix))
+	case len(e.Endpoints) == 0 && (e.Username != "" || e.PasswordFile != "" || e.CAFile != "" || e.CertFile != "" || e.KeyFile != ""):
+		return invalid("etcd.endpoints", "", "must name at least one when other keys of etcd are set")
+	case e.Username != "" && e.PasswordFile == "":
+		return invalid("etcd.username", e.Username, "needs etcd.password_file beside it")
+	case e.PasswordFile != "" && e.Username == "":
+		return invalid("etcd.password_file", e.PasswordFile, "needs etcd.username beside it")
+	case e.CertFile != "" && e.KeyFile == "":
+		return invalid("etcd.cert_file", e.CertFile, "needs etcd.key_file beside it")
+	case e.KeyFile != "" && e.CertFile == "":
+		return invalid("etcd.key_file", e.KeyFile, "needs etcd.cert_file beside it")
+	case e.CertFile != "" && e.CAFile == "":
+		return invalid("etcd.cert_file", e.CertFile, "needs etcd.ca_file beside it")
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ func TestEachTierHasTheFlagsItKnows(t *testing.T) {
 		lacks []string
 	}{
 		{Standalone, []string{"grpc-listen", "flush", "default-queues", "shard"}, []string{"name", "router", "listen", "cluster-token-file"}},
-		{Router, []string{"listen", "default-queues", "cluster-token-file", "data-dir"}, []string{"grpc-listen", "flush", "router", "name", "shard"}},
-		{Store, []string{"listen", "name", "router", "announce", "flush", "shard"}, []string{"grpc-listen", "default-queues", "tls-mode"}},
+		{Router, []string{"listen", "default-queues", "cluster-token-file", "data-dir", "etcd", "etcd-prefix"}, []string{"grpc-listen", "flush", "router", "name", "shard"}},
+		{Store, []string{"listen", "name", "router", "announce", "flush", "shard"}, []string{"grpc-listen", "default-queues", "tls-mode", "etcd"}},
 		{Proxy, []string{"grpc-listen", "tls-mode", "router", "renew-slice"}, []string{"listen", "flush", "shard", "default-queues"}},
 	} {
 		flags, err := tierFlags(t, c.tier)
@@ -55,8 +55,14 @@ func TestWhatATierNeedsToFindOthers(t *testing.T) {
 	c, err = load(Proxy, "--router", "[::1]:7")
 	require.NoError(t, err)
 	require.Equal(t, []string{"[::1]:7"}, c.Routers)
-	_, err = load(Router)
+	c, err = load(Router)
 	require.NoError(t, err)
+	require.Empty(t, c.Etcd.Endpoints)
+	c, err = load(Router, "--etcd", "e1, e2:99", "--etcd-username", "u", "--etcd-password-file", "f", "--etcd-ca", "a", "--etcd-cert", "c", "--etcd-key", "k")
+	require.NoError(t, err)
+	require.Equal(t, Etcd{
+		Endpoints: []string{"e1:2379", "e2:99"}, Prefix: "/perigee", Username: "u", PasswordFile: "f", CAFile: "a", CertFile: "c", KeyFile: "k",
+	}, c.Etcd)
 
 	for _, bad := range []struct {
 		tier Tier
@@ -71,6 +77,16 @@ func TestWhatATierNeedsToFindOthers(t *testing.T) {
 		{Router, []string{"--listen", ":8088"}, "http_listen"},
 		{Router, []string{"--cluster-cert", "c"}, "cluster.cert_file"},
 		{Proxy, nil, "router"},
+		{Router, []string{"--etcd", "e:x"}, "etcd.endpoints"},
+		{Router, []string{"--etcd", ":2379"}, "etcd.endpoints"},
+		{Router, []string{"--etcd-username", "u", "--etcd-password-file", "f"}, "etcd.endpoints"},
+		{Router, []string{"--etcd", "e", "--etcd-prefix", "perigee"}, "etcd.prefix"},
+		{Router, []string{"--etcd", "e", "--etcd-prefix", "/a/"}, "etcd.prefix"},
+		{Router, []string{"--etcd", "e", "--etcd-username", "u"}, "etcd.username"},
+		{Router, []string{"--etcd", "e", "--etcd-password-file", "f"}, "etcd.password_file"},
+		{Router, []string{"--etcd", "e", "--etcd-cert", "c", "--etcd-ca", "a"}, "etcd.cert_file"},
+		{Router, []string{"--etcd", "e", "--etcd-key", "k", "--etcd-ca", "a"}, "etcd.key_file"},
+		{Router, []string{"--etcd", "e", "--etcd-cert", "c", "--etcd-key", "k"}, "etcd.cert_file"},
 	} {
 		_, err := load(bad.tier, bad.args...)
 		var invalid *mq.InvalidError

@@ -16,6 +16,7 @@ import (
 // The bounds of what can be configured.
 const (
 	maxShardName   = 127
+	maxEtcdPrefix  = 255
 	minSegmentSize = 64 << 10
 	maxSegmentSize = 1 << 40
 	maxRecvSize    = 1 << 30

@@ -350,6 +350,9 @@ func (n *node) ready() error {
 	default:
 		return n.starting()
 	}
+	if n.ownRouter != nil {
+		return errors.Join(n.failed(), n.ownRouter.Degraded())
+	}
 	return n.failed()
 }
 

@@ -57,7 +57,7 @@ func (n *node) credentialsOfTiers() tiercreds.Options {
 // known, from a router or from what was known the last time.
 func (n *node) openRouter(ctx context.Context) error {
 	if n.runs(config.Router) {
-		return n.openOwnRouter()
+		return n.openOwnRouter(ctx)
 	}
 	dial, err := tiercreds.Client(n.credentialsOfTiers())
 	if err != nil {
@@ -72,8 +72,14 @@ func (n *node) openRouter(ctx context.Context) error {
 	n.router = n.routers
 	n.metrics.deployment.Store(n.deploymentElsewhere())
 	n.logger.Info("waiting for the metadata", "routers", n.cfg.Routers)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := n.untilInterrupt(ctx)
 	defer cancel()
+	return n.routers.Ready(ctx)
+}
+
+// untilInterrupt returns a context that ends with ctx, or when the recovery is to end.
+func (n *node) untilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {
 		case <-n.interrupt:
@@ -81,10 +87,10 @@ func (n *node) openRouter(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	return n.routers.Ready(ctx)
+	return ctx, cancel
 }
 
-func (n *node) openOwnRouter() (err error) {
+func (n *node) openOwnRouter(ctx context.Context) (err error) {
 	opts := router.Options{
 		Dir:              filepath.Join(n.cfg.DataDir, routerDir),
 		AutoCreateTopics: n.cfg.AutoCreateTopics, AutoCreateGroups: n.cfg.AutoCreateGroups, AutoCreateLimit: n.cfg.AutoCreateLimit,
@@ -93,7 +99,11 @@ func (n *node) openOwnRouter() (err error) {
 	if n.cfg.Tier == config.Standalone {
 		opts.Shards, opts.Admit = []string{n.cfg.Shard}, n.admitNew
 	}
-	n.ownRouter, err = router.Open(opts)
+	if n.cfg.Tier == config.Router && len(n.cfg.Etcd.Endpoints) > 0 {
+		n.ownRouter, err = n.openSharedRouter(ctx, opts)
+	} else {
+		n.ownRouter, err = router.Open(opts)
+	}
 	if errors.Is(err, router.ErrInUse) {
 		return fmt.Errorf("data_dir %s: %w; stop that process, or set data_dir to another folder", n.cfg.DataDir, err)
 	}

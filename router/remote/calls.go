@@ -15,17 +15,14 @@ import (
 
 // FindTopic answers NOT_FOUND when there is no such topic.
 func (s *service) FindTopic(ctx context.Context, req *routerpb.FindTopicRequest) (*routerpb.FindTopicResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	var t *mq.Topic
 	var err error
 	switch name := tierwire.Resource(req.GetName()); {
 	case name == mq.Resource{}:
-		if last, _ := s.router.LastIDs(); mq.TopicID(req.GetId()) > last {
-			return nil, tiererr.Status(tooNew("topic", req.GetId())) // another router may know it
-		}
-		t, err = s.router.TopicByID(mq.TopicID(req.GetId()))
+		t, err = s.topicByID(ctx, mq.TopicID(req.GetId()))
 	case req.GetEnsure():
 		t, err = s.router.EnsureTopic(ctx, name)
 	default:
@@ -39,7 +36,7 @@ func (s *service) FindTopic(ctx context.Context, req *routerpb.FindTopicRequest)
 
 // FindGroup answers NOT_FOUND when there is no such group.
 func (s *service) FindGroup(ctx context.Context, req *routerpb.FindGroupRequest) (*routerpb.FindGroupResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	var g *mq.Group
@@ -51,10 +48,7 @@ func (s *service) FindGroup(ctx context.Context, req *routerpb.FindGroupRequest)
 			g, err = s.router.EnsureSystemGroup(ctx, spec)
 		}
 	case name == mq.Resource{}:
-		if _, last := s.router.LastIDs(); mq.GroupID(req.GetId()) > last {
-			return nil, tiererr.Status(tooNew("group", req.GetId()))
-		}
-		g, err = s.router.GroupByID(mq.GroupID(req.GetId()))
+		g, err = s.groupByID(ctx, mq.GroupID(req.GetId()))
 	case req.GetEnsure():
 		g, err = s.router.EnsureGroup(ctx, name)
 	default:
@@ -66,9 +60,36 @@ func (s *service) FindGroup(ctx context.Context, req *routerpb.FindGroupRequest)
 	return &routerpb.FindGroupResponse{Group: tierwire.FromGroup(g), Revision: s.router.Revision()}, nil
 }
 
+// topicByID returns a topic, or says that there is none of that id. Of one above the last
+// id it says that another router may know it.
+func (s *Server) topicByID(ctx context.Context, id mq.TopicID) (*mq.Topic, error) {
+	if last, _ := s.router.LastIDs(); id > last {
+		if err := s.router.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if last, _ := s.router.LastIDs(); id > last {
+		return nil, tooNew("topic", uint32(id))
+	}
+	return s.router.TopicByID(id)
+}
+
+// groupByID is as topicByID.
+func (s *Server) groupByID(ctx context.Context, id mq.GroupID) (*mq.Group, error) {
+	if _, last := s.router.LastIDs(); id > last {
+		if err := s.router.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if _, last := s.router.LastIDs(); id > last {
+		return nil, tooNew("group", uint32(id))
+	}
+	return s.router.GroupByID(id)
+}
+
 // CreateTopic is as in router.Router.
 func (s *service) CreateTopic(ctx context.Context, req *routerpb.CreateTopicRequest) (*routerpb.CreateTopicResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	spec, err := topicSpec(req.GetSpec())
@@ -84,7 +105,7 @@ func (s *service) CreateTopic(ctx context.Context, req *routerpb.CreateTopicRequ
 
 // UpdateTopic is as in router.Router.
 func (s *service) UpdateTopic(ctx context.Context, req *routerpb.UpdateTopicRequest) (*routerpb.UpdateTopicResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	update, err := topicUpdate(req)
@@ -100,7 +121,7 @@ func (s *service) UpdateTopic(ctx context.Context, req *routerpb.UpdateTopicRequ
 
 // DeleteTopic is as in router.Router.
 func (s *service) DeleteTopic(ctx context.Context, req *routerpb.DeleteTopicRequest) (*routerpb.DeleteTopicResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	t, err := s.router.DeleteTopic(ctx, tierwire.Resource(req.GetName()))
@@ -112,7 +133,7 @@ func (s *service) DeleteTopic(ctx context.Context, req *routerpb.DeleteTopicRequ
 
 // CreateGroup is as in router.Router.
 func (s *service) CreateGroup(ctx context.Context, req *routerpb.CreateGroupRequest) (*routerpb.CreateGroupResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	spec, err := groupSpec(req.GetSpec())
@@ -128,7 +149,7 @@ func (s *service) CreateGroup(ctx context.Context, req *routerpb.CreateGroupRequ
 
 // UpdateGroup is as in router.Router.
 func (s *service) UpdateGroup(ctx context.Context, req *routerpb.UpdateGroupRequest) (*routerpb.UpdateGroupResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	update, err := groupUpdate(req)
@@ -144,7 +165,7 @@ func (s *service) UpdateGroup(ctx context.Context, req *routerpb.UpdateGroupRequ
 
 // DeleteGroup is as in router.Router.
 func (s *service) DeleteGroup(ctx context.Context, req *routerpb.DeleteGroupRequest) (*routerpb.DeleteGroupResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	g, err := s.router.DeleteGroup(ctx, tierwire.Resource(req.GetName()))
@@ -171,7 +192,7 @@ func (s *service) ListShards(context.Context, *routerpb.ListShardsRequest) (*rou
 
 // SetShard is as in router.Router.
 func (s *service) SetShard(ctx context.Context, req *routerpb.SetShardRequest) (*routerpb.SetShardResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	state, err := small[router.ShardState]("state", req.GetState())
@@ -187,7 +208,7 @@ func (s *service) SetShard(ctx context.Context, req *routerpb.SetShardRequest) (
 
 // RemoveShard is as in router.Router.
 func (s *service) RemoveShard(ctx context.Context, req *routerpb.RemoveShardRequest) (*routerpb.RemoveShardResponse, error) {
-	if err := s.fits(req.GetKnown()); err != nil {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
 	shard, err := s.router.RemoveShard(ctx, req.GetName())

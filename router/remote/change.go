@@ -50,6 +50,8 @@ func (c *Client) call(ctx context.Context, repeatable bool, f attempt) error {
 		decided, undone := !ofCall || answered(err), refused(status.Code(err))
 		err = tiererr.FromStatus(err)
 		switch {
+		case decided && !repeatable && errors.Is(err, mq.ErrOutcomeUnknown):
+			return err
 		case decided && !errors.Is(err, mq.ErrUnavailable) && !(repeatable && errors.Is(err, mq.ErrStopped)):
 			return err
 		case ctx.Err() != nil:

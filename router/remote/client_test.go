@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/perigee-mq/perigee/internal/tiererr"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
 )
@@ -393,5 +394,39 @@ func TestACreationIsTriedWithTheNextRouter(t *testing.T) {
 		require.False(w, created, "the first router had created it")
 		require.EqualValues(w, 1, topic.ID)
 		requireSame(w, broken.router, c)
+	})
+}
+
+// A router over a backend that several share may not know itself whether a deletion was made.
+func TestADeletionWhoseOutcomeARouterDoesNotKnowIsNotTriedWithTheNext(t *testing.T) {
+	inWorld(t, "", func(w *world) {
+		unsure := grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if strings.Contains(info.FullMethod, "/Delete") {
+				return nil, tiererr.Status(fmt.Errorf("%w: as it is told", mq.ErrOutcomeUnknown))
+			}
+			return handler(ctx, req)
+		})
+		h := &host{t: w, name: "r1", fs: vfs.NewMem(), opts: []grpc.ServerOption{unsure}}
+		w.hosts["r1"] = h
+		h.start(w.network)
+		w.topic(h, "a")
+		_, _, err := h.router.CreateGroup(w.Context(), router.GroupSpec{Resource: named("g")})
+		require.NoError(w, err)
+		c := w.client("r1 r2")
+		// r2 is another way to the same router.
+		well := grpc.NewServer()
+		h.server.Register(well)
+		lis := bufconn.Listen(1 << 16)
+		h.serving.Go(func() { _ = well.Serve(lis) })
+		w.network.set("r2", lis)
+		defer well.Stop()
+		w.settle(10 * time.Second)
+		_, err = c.DeleteTopic(w.Context(), named("a"))
+		require.ErrorIs(w, err, mq.ErrOutcomeUnknown)
+		require.ErrorContains(w, err, "as it is told")
+		_, err = c.DeleteGroup(w.Context(), named("g"))
+		require.ErrorIs(w, err, mq.ErrOutcomeUnknown)
+		_, err = h.router.Topic(w.Context(), named("a"))
+		require.NoError(w, err, "no other router was asked to")
 	})
 }

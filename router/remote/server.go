@@ -175,8 +175,14 @@ func (s *Server) admit(ctx context.Context, n router.Node) (*router.Registration
 }
 
 // fits refuses a call of somebody who knows more than this router, or other metadata: what
-// the router would answer, or give out, is not to be relied on.
-func (s *Server) fits(known *routerpb.Known) error {
+// the router would answer, or give out, is not to be relied on. A router that shares its
+// metadata with others gets what it may be behind first.
+func (s *Server) fits(ctx context.Context, known *routerpb.Known) error {
+	if known.GetLife() == s.life && known.GetRevision() > s.router.Revision() {
+		if err := s.router.CatchUp(ctx); err != nil {
+			return err
+		}
+	}
 	switch revision := s.router.Revision(); {
 	case known.GetLife() != "" && known.GetLife() != s.life:
 		return fmt.Errorf("%w: this router has other metadata (life %s) than those known (life %s)", mq.ErrUnavailable, s.life, mq.Shorten(known.GetLife()))

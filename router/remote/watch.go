@@ -47,13 +47,14 @@ func (s *Server) recall(revision uint64) (router.Snapshot, bool) {
 // Watch sends what the caller does not know, and from then on what changes. Nothing is
 // queued for slow callers: they get what leads from the last they were sent to the newest.
 func (s *service) Watch(req *routerpb.WatchRequest, stream grpc.ServerStreamingServer[routerpb.WatchResponse]) error {
+	refusal := s.fits(stream.Context(), req.GetKnown())
 	now := s.router.Snapshot()
 	hello := &routerpb.WatchHello{Life: s.life, Revision: now.Revision()}
 	if err := stream.Send(&routerpb.WatchResponse{Event: &routerpb.WatchResponse_Hello{Hello: hello}}); err != nil {
 		return err
 	}
-	if err := s.fits(req.GetKnown()); err != nil {
-		return tiererr.Status(err)
+	if refusal != nil {
+		return tiererr.Status(refusal)
 	}
 	known := req.GetKnown().GetRevision()
 	at := now
