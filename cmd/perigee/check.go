@@ -81,6 +81,8 @@ type (
 		Groups   int    `json:"groups"`
 		Findings int    `json:"findings"`
 		Advice   string `json:"advice,omitempty"`
+		// Elsewhere: nothing of it is here, and nothing was checked.
+		Elsewhere bool `json:"elsewhere,omitempty"`
 	}
 )
 
@@ -118,7 +120,11 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		info.Advice = metadataAdvice
 		advice = append(advice, "metadata: "+info.Advice)
 	}
-	line(metadataLine{info}, fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups)))
+	text := fmt.Sprintf("metadata: revision %d, %d topics, %d groups", m.Revision, len(m.Topics), len(m.Groups))
+	if info.Elsewhere = sum.MetadataElsewhere; info.Elsewhere {
+		text = "metadata: those of a router elsewhere"
+	}
+	line(metadataLine{info}, text)
 	if !a.json {
 		for _, text := range advice {
 			line(nil, text)

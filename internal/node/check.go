@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -46,7 +47,21 @@ type CheckOptions struct {
 type Checked struct {
 	Shards   []store.CheckedShard
 	Metadata router.Checked
-	Findings uint64
+	// MetadataElsewhere: it is the data directory of a store node of a deployment. Nothing is
+	// known then of the metadata, nor whether they belong to the shards.
+	MetadataElsewhere bool
+	Findings          uint64
+}
+
+// routerCache is how the names of the files begin that a node keeps of what routers
+// elsewhere have told it; see docs/format/routercache.md.
+const routerCache = "router-cache"
+
+// metadataElsewhere reports whether the folder for metadata holds what was known of those of
+// a router elsewhere, and nothing else.
+func metadataElsewhere(fsys vfs.FS, dir string) bool {
+	names, err := fsys.List(dir)
+	return err == nil && len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !strings.HasPrefix(name, routerCache) })
 }
 
 // Check verifies everything in the data directory of a stopped node: see
@@ -62,6 +77,9 @@ func Check(fsys vfs.FS, dataDir string, opts CheckOptions) (sum Checked, err err
 	}
 	for _, s := range sum.Shards {
 		sum.Findings += s.Findings
+	}
+	if sum.MetadataElsewhere = metadataElsewhere(fsys, metadataDir); sum.MetadataElsewhere {
+		return sum, nil
 	}
 	readable := true
 	metadata := alike{found: opts.Found}
