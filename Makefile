@@ -27,11 +27,13 @@ KILLS    ?= 20
 HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
+# Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their own.
+TIERS    ?=
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,9 +91,9 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
 	done <<<"$$targets"
 
-sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones).
-	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) test -count=1 $(if $(SHORT),-short) ./...
-	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) SHORT=$(SHORT) npm test)
+sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes).
+	cd sdktest && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) $(GO) test -count=1 $(if $(SHORT),-short) ./...
+	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) SHORT=$(SHORT) npm test)
 
 $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 	cd $(NODE) && npm ci --no-audit --no-fund
@@ -103,6 +105,12 @@ bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out wha
 benchmarks: ## Run every Go benchmark once, to see that they still do.
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./...
 
+clustertest: KILLS = $(if $(SHORT),4,20)
+clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load; one table.
+	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
+	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThatAreCutOff' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
+	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
+
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
 
@@ -112,7 +120,7 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 	PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
 		$(GO) test ./internal/torture/... -count=1 -timeout 60m || status=1; \
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
-		$(GO) test ./internal/crashtest -count=1 -timeout 60m || status=1; \
+		$(GO) test ./internal/crashtest -skip ADeployment -count=1 -timeout 60m || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
 
 churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.

@@ -93,6 +93,23 @@ func TestRatiosAreTakenWithinARun(t *testing.T) {
 	require.Contains(t, table.String(), "the server does not export perigee_log_syncs_total")
 }
 
+func TestDeploymentsAreHeldAgainstTheServerInOneProcess(t *testing.T) {
+	of := deployment{proxies: 2, stores: 2}.row(rowSend)
+	r := report{
+		Options: options{Tiers: true}, noop: results{rowSend: {{CPU: 10}}},
+		perigee: results{rowSend: {{CPU: 20}}, of: {{CPU: 30}}},
+	}
+	rows := r.rows()
+	require.Len(t, rows, 2)
+	require.Equal(t, number(2), rows[0].Ratio)
+	require.Equal(t, "send 1 KiB, 2 proxies, 2 stores", rows[1].Name)
+	require.Nil(t, rows[1].Noop)
+	require.Equal(t, number(1.5), rows[1].Ratio)
+	var table strings.Builder
+	require.NoError(t, r.writeTable(&table))
+	require.Contains(t, table.String(), "in one process")
+}
+
 func TestWhatIsLargeHasRowsOfItsOwn(t *testing.T) {
 	require.Empty(t, largeRows(options{}))
 	require.Equal(t, []string{

@@ -174,7 +174,7 @@ func (s *server) takes(ctx context.Context) (u use, err error) {
 	if err := pause(ctx, settling); err != nil {
 		return u, err
 	}
-	if u.rss, err = residentSize(s.cmd.Process.Pid); err != nil {
+	if u.rss, err = residentSize(s.parts[0].cmd.Process.Pid); err != nil {
 		return u, err
 	}
 	err = filepath.WalkDir(s.folder, func(_ string, d fs.DirEntry, err error) error {
@@ -219,7 +219,7 @@ const (
 // that came.
 func (s *server) lateness(ctx context.Context, kept int64) (string, error) {
 	for {
-		families, err := s.metrics()
+		families, err := s.parts[0].metrics()
 		if err != nil {
 			return "", err
 		}

@@ -47,6 +47,7 @@ type options struct {
 	Connections int           `json:"connections"`
 	Lites       int64         `json:"lite_topics"`
 	Delays      int64         `json:"delayed_messages"`
+	Tiers       bool          `json:"tiers"`
 	json        bool
 }
 
@@ -73,6 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&o.Connections, "connections", 4, "`number` of connections")
 	flags.Int64Var(&o.Lites, "lites", 1_000_000, "`number` of lite topics of the rows about many, which take minutes; 0: leave them out")
 	flags.Int64Var(&o.Delays, "delays", 1_000_000, "`number` of delayed messages of the rows about many, which take minutes; 0: leave them out")
+	flags.BoolVar(&o.Tiers, "tiers", true, "measure deployments in several processes too")
 	flags.BoolVar(&o.json, "json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return err

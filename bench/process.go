@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,22 +25,31 @@ import (
 	"github.com/perigee-mq/perigee/internal/loadgen"
 )
 
-// addresses are what a server prints when it is ready.
+// addresses are what a process prints when it is ready.
 type addresses struct {
-	GRPC string `json:"grpc_addr"`
-	HTTP string `json:"http_addr"`
+	GRPC  string `json:"grpc_addr"`
+	HTTP  string `json:"http_addr"`
+	Tiers string `json:"tier_addr"`
 }
 
 // stopTimeout is how long a server may take to stop.
 const stopTimeout = 15 * time.Second
 
-// server is a process under load.
+// server is a process under load, or several.
 type server struct {
 	name   string
-	at     addresses
-	cmd    *exec.Cmd
-	folder string // removed at the end; holds its log
+	at     addresses // of the process that serves clients, or of the first such one
+	parts  []part    // in the order in which they were started
+	folder string    // removed at the end; holds logs
 	target *loadgen.Target
+}
+
+// part is a process of a server.
+type part struct {
+	cmd *exec.Cmd
+	at  addresses
+	// idle: it has no part in sending and receiving, and is not measured.
+	idle bool
 }
 
 func startNoop(ctx context.Context, o options) (*server, error) {
@@ -46,18 +57,24 @@ func startNoop(ctx context.Context, o options) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, "no-op", o, func(string) *exec.Cmd { return exec.Command(self, noopArgument) })
+	return start("no-op", o, func(s *server) error { return s.run(ctx, exec.Command(self, noopArgument), false) })
 }
 
 func startPerigee(ctx context.Context, o options, flush string) (*server, error) {
-	return start(ctx, "perigee", o, func(folder string) *exec.Cmd {
-		return exec.Command(o.Server, "standalone", "--json", "--data-dir", filepath.Join(folder, "data"),
-			"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--flush", flush, "--log-level", "warn")
+	return start("perigee", o, func(s *server) error {
+		return s.run(ctx, s.perigee(o, "standalone", "data", "--grpc-listen", "127.0.0.1:0", "--flush", flush), false)
 	})
 }
 
-// start starts a server, waits until it is ready and connects to it.
-func start(ctx context.Context, name string, o options, command func(folder string) *exec.Cmd) (_ *server, err error) {
+// perigee is a command of perigee that serves, with its data in a folder of the server's.
+func (s *server) perigee(o options, command, folder string, args ...string) *exec.Cmd {
+	return exec.Command(o.Server, append([]string{
+		command, "--json", "--data-dir", filepath.Join(s.folder, folder), "--http-listen", "127.0.0.1:0", "--log-level", "warn",
+	}, args...)...)
+}
+
+// start starts the processes of a server and connects to those that serve clients.
+func start(name string, o options, processes func(s *server) error) (_ *server, err error) {
 	s := &server{name: name}
 	if s.folder, err = os.MkdirTemp("", "perigee-bench-"); err != nil {
 		return nil, err
@@ -67,52 +84,73 @@ func start(ctx context.Context, name string, o options, command func(folder stri
 			err = errors.Join(fmt.Errorf("%s: %w", name, err), s.stop())
 		}
 	}()
-	log, err := os.Create(filepath.Join(s.folder, "log"))
-	if err != nil {
+	if err := processes(s); err != nil {
 		return nil, err
 	}
-	defer func() { _ = log.Close() }() // the server has its own descriptor
-	cmd := command(s.folder)
+	var targets []*loadgen.Target
+	for _, p := range s.parts {
+		if p.at.GRPC == "" {
+			continue
+		}
+		if len(targets) == 0 {
+			s.at = p.at
+		}
+		t, err := loadgen.Dial(client.Options{Endpoint: p.at.GRPC, Version: "5.1.4"}, o.Connections)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
+	s.target = loadgen.Join(targets...)
+	return s, nil
+}
+
+// run starts a process and waits until it is ready.
+func (s *server) run(ctx context.Context, cmd *exec.Cmd, idle bool) error {
+	log, err := os.Create(filepath.Join(s.folder, fmt.Sprint("log", len(s.parts))))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the process has its own descriptor
 	cmd.Stderr = log
 	// It outlives an interrupt at the terminal, to be stopped in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
-	s.cmd = cmd
+	s.parts = append(s.parts, part{cmd: cmd, idle: idle})
 	stopWaiting := context.AfterFunc(ctx, func() { _ = out.Close() })
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	stopWaiting()
 	if err != nil {
 		text, _ := os.ReadFile(log.Name()) // what there is of it
-		return nil, fmt.Errorf("did not become ready: %w\n%s", err, text)
+		return fmt.Errorf("did not become ready: %w\n%s", err, text)
 	}
-	if err := json.Unmarshal(line, &s.at); err != nil {
-		return nil, fmt.Errorf("printed %q: %w", line, err)
+	if err := json.Unmarshal(line, &s.parts[len(s.parts)-1].at); err != nil {
+		return fmt.Errorf("printed %q: %w", line, err)
 	}
-	s.target, err = loadgen.Dial(client.Options{Endpoint: s.at.GRPC, Version: "5.1.4"}, o.Connections)
-	return s, err
+	return nil
 }
 
-// stop ends the process and removes its data.
+// stop ends the processes, the last one first, and removes their data.
 func (s *server) stop() error {
 	if s.target != nil {
 		s.target.Close()
 	}
-	var err error
-	if s.cmd != nil {
-		_ = s.cmd.Process.Signal(syscall.SIGTERM) // when it has ended already, Wait says so
-		kill := time.AfterFunc(stopTimeout, func() { _ = s.cmd.Process.Kill() })
-		if err = s.cmd.Wait(); err != nil {
-			err = fmt.Errorf("%s: %w", s.name, err)
+	var errs []error
+	for _, p := range slices.Backward(s.parts) {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // when it has ended already, Wait says so
+		kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
+		if err := p.cmd.Wait(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
 		}
 		kill.Stop()
 	}
-	return errors.Join(err, os.RemoveAll(s.folder))
+	return errors.Join(append(errs, os.RemoveAll(s.folder))...)
 }
 
 // sample is what a process has used up to a moment.
@@ -130,26 +168,39 @@ const (
 	syncsTotal   = "perigee_log_syncs_total"
 )
 
-func (s *server) sample() (sample, error) {
-	mallocs, syncs, err := s.counters()
-	if err != nil {
-		return sample{}, fmt.Errorf("%s: metrics: %w", s.name, err)
+// sample adds up what the processes have used that are measured.
+func (s *server) sample() (all sample, err error) {
+	all.syncs = nan
+	for _, p := range s.parts {
+		if p.idle {
+			continue
+		}
+		mallocs, syncs, err := p.counters()
+		if err != nil {
+			return sample{}, fmt.Errorf("%s: metrics: %w", s.name, err)
+		}
+		cpu, err := cpuTime(p.cmd.Process.Pid)
+		if err != nil {
+			return sample{}, err
+		}
+		rss, err := residentSize(p.cmd.Process.Pid)
+		if err != nil {
+			return sample{}, err
+		}
+		all.cpu, all.mallocs, all.rss = all.cpu+cpu, all.mallocs+mallocs, all.rss+rss
+		if math.IsNaN(all.syncs) {
+			all.syncs = syncs
+		} else if !math.IsNaN(syncs) {
+			all.syncs += syncs
+		}
 	}
-	cpu, err := cpuTime(s.cmd.Process.Pid)
-	if err != nil {
-		return sample{}, err
-	}
-	rss, err := residentSize(s.cmd.Process.Pid)
-	if err != nil {
-		return sample{}, err
-	}
-	own, err := cpuTime(os.Getpid())
-	return sample{cpu, own, mallocs, syncs, rss}, err
+	all.own, err = cpuTime(os.Getpid())
+	return all, err
 }
 
-// metrics returns what the server exports.
-func (s *server) metrics() (map[string]*dto.MetricFamily, error) {
-	resp, err := http.Get("http://" + s.at.HTTP + "/metrics")
+// metrics returns what the process exports.
+func (p part) metrics() (map[string]*dto.MetricFamily, error) {
+	resp, err := http.Get("http://" + p.at.HTTP + "/metrics")
 	if err != nil {
 		return nil, err
 	}
@@ -158,8 +209,8 @@ func (s *server) metrics() (map[string]*dto.MetricFamily, error) {
 	return parser.TextToMetricFamilies(resp.Body)
 }
 
-func (s *server) counters() (mallocs, syncs float64, err error) {
-	families, err := s.metrics()
+func (p part) counters() (mallocs, syncs float64, err error) {
+	families, err := p.metrics()
 	if err != nil {
 		return 0, 0, err
 	}

@@ -80,8 +80,8 @@ type side struct {
 	RSS     number `json:"rss_mib"`
 }
 
-// row is one row of the report. Ratio is that of the CPU times of the same run,
-// the median over the runs.
+// row is one row of the report. Ratio is that of the CPU times of the same run, to the no-op
+// server or, of a deployment, to the server in one process, the median over the runs.
 type row struct {
 	Name    string `json:"name"`
 	Noop    *side  `json:"noop,omitempty"`
@@ -91,14 +91,18 @@ type row struct {
 
 func (r report) rows() []row {
 	var rows []row
-	for _, name := range slices.Concat(rowNames, largeRows(r.Options)) {
+	for _, name := range slices.Concat(rowNames, tierRows(), largeRows(r.Options)) {
 		noop, perigee := r.noop[name], r.perigee[name]
+		beside := noop
+		if row, ok := standaloneRow(name); ok {
+			beside = r.perigee[row]
+		}
 		if len(noop) == 0 && len(perigee) == 0 {
 			continue
 		}
 		var ratios []float64
-		for i := range min(len(noop), len(perigee)) {
-			ratios = append(ratios, perigee[i].CPU/noop[i].CPU)
+		for i := range min(len(beside), len(perigee)) {
+			ratios = append(ratios, perigee[i].CPU/beside[i].CPU)
 		}
 		rows = append(rows, row{name, medians(noop), medians(perigee), median(ratios)})
 	}
@@ -170,6 +174,9 @@ func (r report) writeTable(w io.Writer) error {
 	}
 	if err := out.Flush(); err != nil {
 		return err
+	}
+	if r.Options.Tiers {
+		fmt.Fprintf(w, "\nproxies and stores: CPU, allocs and RSS are those of all of them together, and the CPU ratio is the one to the server in one process\n")
 	}
 	for _, row := range rows {
 		if row.Name != rowSync {

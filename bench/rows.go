@@ -41,6 +41,9 @@ var rowNames = []string{
 	rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck, rowSync, rowUnordered, rowGroups(1), rowGroups(100), rowGroups(100_000), rowFilter, rowSparse,
 }
 
+// noopRows are those of the no-op server, which deployments have too.
+var noopRows = []string{rowSend, rowSendBatch, rowReceive, rowAckBatch, rowAck}
+
 // The rows.
 const (
 	rowSend      = "send 1 KiB"
@@ -94,6 +97,11 @@ func compare(ctx context.Context, o options, progress io.Writer) (report, error)
 			return measureSync(ctx, s, o, rep.perigee)
 		}); err != nil {
 			return rep, err
+		}
+		if o.Tiers {
+			if err := measureDeployments(ctx, o, rep.perigee); err != nil {
+				return rep, err
+			}
 		}
 		if run > 0 {
 			continue

@@ -13,7 +13,7 @@ import (
 // sees and moves those that wait.
 func TestDelayedMessagesComeAtTheirTimeUnlessTheyAreRecalled(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, group := s.topic("--type", "DELAY"), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
 	sendAt := func(body string, at time.Time) (handle, id string) {

@@ -105,7 +105,7 @@ func (c *liteSimple) settle(n int) (bodies []string) {
 
 func TestLiteSimpleConsumersReceiveWhatTheySubscribeTo(t *testing.T) {
 	t.Parallel()
-	s := ownServer(t)
+	s := ownOneShardServer(t)
 	topic := s.topic("--type", "LITE")
 	group := s.group("--lite-topic", topic)
 	p := startProducer(t, s.Endpoint(), topic)

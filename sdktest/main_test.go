@@ -31,6 +31,9 @@ const (
 	logTailOnFail   = 16 << 10
 	progressPause   = 100 * time.Millisecond
 	generousTimeout = 60 * time.Second
+	// tiersVariable, set to 1, makes each server a deployment of a router, store nodes and a
+	// proxy in processes of their own.
+	tiersVariable = "PERIGEE_TIERS"
 	// tlsVariable is set in the run of this binary whose clients speak TLS: the
 	// switch is a variable of the whole SDK. It holds the server's host:port.
 	tlsVariable = "SDKTEST_TLS_ENDPOINT"
@@ -42,8 +45,14 @@ type environment struct {
 	sdkLog string
 	names  atomic.Int64
 
+	common   shared // on as many shards as a deployment of this run has
+	oneShard shared // on one
+}
+
+// shared is a server that tests share. It is opened by the first.
+type shared struct {
 	once   sync.Once
-	common *harness.Server
+	server *harness.Server
 	err    error
 }
 
@@ -73,10 +82,13 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if env.common != nil {
-		if err := env.common.Close(); err != nil {
+	for _, common := range []*shared{&env.common, &env.oneShard} {
+		if common.server == nil {
+			continue
+		}
+		if err := common.server.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, "common server:", err)
-			return max(code, 1)
+			code = max(code, 1)
 		}
 	}
 	return code
@@ -99,16 +111,41 @@ type server struct {
 	t *testing.T
 }
 
+// deployedStores is how many store nodes a server of this run has: 0, all tiers are one
+// process, or two.
+func deployedStores() int {
+	if tiers := os.Getenv(tiersVariable); tiers == "" || tiers == "0" {
+		return 0
+	}
+	return 2
+}
+
 // commonServer returns the server that all tests share which do not end it. Its
 // leases are renewed in short slices and its polls are short.
 func commonServer(t *testing.T) server {
 	t.Helper()
-	env.once.Do(func() { env.common, env.err = openCommon() })
-	require.NoError(t, env.err)
-	return watched(t, env.common)
+	return env.common.get(t, "common", deployedStores())
 }
 
-func openCommon() (*harness.Server, error) {
+// oneShardServer is a common server for tests that are about what one shard promises: the
+// order of what lies in different queues, the number of a queue or its offsets, and what
+// one receive finds.
+func oneShardServer(t *testing.T) server {
+	t.Helper()
+	if deployedStores() == 0 {
+		return commonServer(t)
+	}
+	return env.oneShard.get(t, "one-shard", 1)
+}
+
+func (s *shared) get(t *testing.T, name string, stores int) server {
+	t.Helper()
+	s.once.Do(func() { s.server, s.err = openShared(name, stores) })
+	require.NoError(t, s.err)
+	return watched(t, s.server)
+}
+
+func openShared(name string, stores int) (*harness.Server, error) {
 	path, err := binary()
 	if err != nil {
 		return nil, err
@@ -116,20 +153,32 @@ func openCommon() (*harness.Server, error) {
 	if endpoint := os.Getenv(tlsVariable); endpoint != "" {
 		return harness.Attach(path, endpoint), nil
 	}
-	dir := filepath.Join(env.folder, "common")
+	dir := filepath.Join(env.folder, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return harness.Open(context.Background(), path, dir, "--renew-slice", commonRenewal, "--long-polling-max", commonPolling)
+	flags := []string{"--renew-slice", commonRenewal, "--long-polling-max", commonPolling}
+	return harness.Open(context.Background(), harness.Options{Binary: path, Dir: dir, Flags: flags, Stores: stores})
 }
 
 // ownServer returns a server for this test alone, which it may end and start
 // again.
 func ownServer(t *testing.T, flags ...string) server {
 	t.Helper()
+	return openOwn(t, deployedStores(), flags)
+}
+
+// ownOneShardServer is such a server for tests that oneShardServer would be for.
+func ownOneShardServer(t *testing.T, flags ...string) server {
+	t.Helper()
+	return openOwn(t, min(deployedStores(), 1), flags)
+}
+
+func openOwn(t *testing.T, stores int, flags []string) server {
+	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
-	s, err := harness.Open(t.Context(), path, t.TempDir(), flags...)
+	s, err := harness.Open(t.Context(), harness.Options{Binary: path, Dir: t.TempDir(), Flags: flags, Stores: stores})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.Close())

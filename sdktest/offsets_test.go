@@ -73,7 +73,7 @@ func (o offsets) find(policy rmqpb.QueryOffsetPolicy, at *timestamppb.Timestamp)
 
 func TestTheStubsOfTheSDKPullAndMoveOffsets(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, group := s.topic("--queues", "1"), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
 	var sent []string
@@ -117,7 +117,7 @@ func TestTheStubsOfTheSDKPullAndMoveOffsets(t *testing.T) {
 // simple one holds something, when an operator sets their groups back.
 func TestAResetReachesConsumersThatRun(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, pushGroup, group := s.topic("--queues", "1"), s.group(), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
 	for i := range 4 {
@@ -161,7 +161,7 @@ func TestAResetReachesConsumersThatRun(t *testing.T) {
 // for a message that a consumer holds. To the end ends that as well.
 func TestAResetOfAFIFOGroupStartsAgainInOrder(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, group := s.topic("--type", "FIFO", "--queues", "1"), s.group("--fifo")
 	p := startProducer(t, s.Endpoint(), topic)
 	var sent []string

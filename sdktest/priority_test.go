@@ -10,7 +10,7 @@ import (
 
 func TestHigherPrioritiesArriveFirstAndKeepTheirPlaceWhenTheyFail(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, group := s.topic("--type", "PRIORITY", "--queues", "4"), s.group()
 	p := startProducer(t, s.Endpoint(), topic)
 	for i, priority := range []int32{0, 2, 1, 9, 0, 3} {

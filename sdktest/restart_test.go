@@ -24,7 +24,17 @@ func TestRunningClientsGoOnAfterTheServerWasKilled(t *testing.T) {
 	if testing.Short() {
 		times = 1
 	}
-	testRestarts(t, times, (*harness.Server).Kill)
+	testRestarts(t, times, func(s *harness.Server, round int) error {
+		if deployedStores() == 0 {
+			return s.Kill()
+		}
+		// Everything, then what clients are connected to, then what has the messages.
+		return []func() error{
+			s.Kill,
+			func() error { return s.KillTier("proxy") },
+			func() error { return s.KillTier("store") },
+		}[round%3]()
+	})
 }
 
 func TestRunningClientsGoOnAfterTheServerWasStopped(t *testing.T) {
@@ -32,12 +42,12 @@ func TestRunningClientsGoOnAfterTheServerWasStopped(t *testing.T) {
 		t.Skip("the restart after a kill is the harder one")
 	}
 	t.Parallel()
-	testRestarts(t, 2, (*harness.Server).Close)
+	testRestarts(t, 2, func(s *harness.Server, _ int) error { return s.Close() })
 }
 
 // testRestarts ends and starts the server several times under clients that are
 // never restarted themselves.
-func testRestarts(t *testing.T, times int, end func(*harness.Server) error) {
+func testRestarts(t *testing.T, times int, end func(s *harness.Server, round int) error) {
 	s := ownServer(t, "--renew-slice", "5s", "--long-polling-max", "4s")
 	topic, pushGroup, simpleGroup := s.topic(), s.group("--retry-delays", "1s"), s.group("--retry-delays", "1s")
 	pushed, polled := newSeen(), newSeen()
@@ -63,13 +73,13 @@ func testRestarts(t *testing.T, times int, end func(*harness.Server) error) {
 		running.Wait()
 	})
 
-	for range times {
+	for round := range times {
 		sent, got, taken := sender.acknowledged.count(), pushed.count(), polled.count()
 		s.await("messages flow", func() bool {
 			return sender.acknowledged.count() >= sent+200 && pushed.count() >= got+100 && polled.count() >= taken+100
 		})
 		poller.down.Store(true)
-		require.NoError(t, end(s.Server))
+		require.NoError(t, end(s.Server, round))
 		failures := sender.failures.Load()
 		s.await("sends fail while the server is down", func() bool { return sender.failures.Load() > failures })
 		require.NoError(t, s.Start(t.Context()))

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -39,13 +40,21 @@ func backoff(failures int) time.Duration {
 	return min(5*time.Millisecond<<min(failures, 8), 250*time.Millisecond)
 }
 
+// A way leads clients to the server.
+type way interface {
+	// connection waits while there is none; the error is that of ctx.
+	connection(ctx context.Context) (*grpc.ClientConn, error)
+}
+
 // A consumer of one group receives and treats messages in all the ways there
 // are, until gentle is set: then it acknowledges everything.
 type consumer struct {
 	name, group, tag string
 	topic            *rmqpb.Resource
-	lite             bool // it receives from lite topics
-	server           *server
+	lite             bool     // it receives from lite topics
+	shards           []string // to receive from, by chance; none: the server has one, without a name
+	server           way
+	settles          way // where it acknowledges; nil: where it has received
 	history          *history
 	rng              *rand.Rand
 	gentle           *atomic.Bool
@@ -72,7 +81,8 @@ func (c *consumer) run(ctx context.Context) {
 // receive makes one call and treats what it brings, also when the stream broke
 // off in the middle.
 func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceClient) bool {
-	if c.lite && !c.sync(ctx, service) {
+	// While one of several shards is away, what lies on the others goes on.
+	if c.lite && !c.sync(ctx, service) && len(c.shards) == 0 {
 		return false
 	}
 	callCtx, cancel := call(ctx, c.name, 5*time.Second)
@@ -81,18 +91,26 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 	if c.tag != "" {
 		expression = c.tag
 	}
+	from := &rmqpb.MessageQueue{Topic: c.topic}
+	if len(c.shards) > 0 {
+		from.Broker = &rmqpb.Broker{Name: c.shards[c.rng.IntN(len(c.shards))]}
+	}
+	wait := time.Second
+	if c.lite && len(c.shards) > 0 {
+		wait = 20 * time.Millisecond // few lite topics may all be on one shard, and nothing comes from the others
+	}
 	began := time.Now()
 	stream, err := service.ReceiveMessage(callCtx, &rmqpb.ReceiveMessageRequest{
 		Group:            &rmqpb.Resource{Name: c.group},
-		MessageQueue:     &rmqpb.MessageQueue{Topic: c.topic},
+		MessageQueue:     from,
 		FilterExpression: &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expression},
 		BatchSize:        int32(1 + c.rng.IntN(16)), InvisibleDuration: durationpb.New(invisible),
-		LongPollingTimeout: durationpb.New(time.Second),
+		LongPollingTimeout: durationpb.New(wait),
 	})
 	if err != nil {
 		return false
 	}
-	var got []*rmqpb.Message
+	var messages []got
 	ok := true
 	for {
 		resp, err := stream.Recv()
@@ -102,24 +120,38 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 		switch code := resp.GetStatus().GetCode(); {
 		case resp.GetMessage() != nil:
 			m := resp.GetMessage()
-			got = append(got, m)
 			p := m.GetSystemProperties()
-			c.history.deliver(delivery{
+			d := delivery{
 				group: c.group, id: p.GetMessageId(), body: string(m.GetBody()),
-				place: place{p.GetQueueId(), p.GetQueueOffset()}, attempt: p.GetDeliveryAttempt(),
-				began: began, at: time.Now(),
-			})
+				place:   place{queue{from.GetBroker().GetName(), p.GetQueueId()}, p.GetQueueOffset()},
+				attempt: p.GetDeliveryAttempt(), began: began, at: time.Now(),
+			}
+			messages = append(messages, got{d, p.GetReceiptHandle()})
+			c.history.deliver(d)
 		case resp.GetStatus() != nil && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND:
 			ok = false
 		}
 	}
-	for _, m := range got {
-		c.treat(ctx, service, m, began)
+	for _, m := range messages {
+		if c.settles != nil {
+			conn, err := c.settles.connection(ctx)
+			if err != nil {
+				break
+			}
+			service = rmqpb.NewMessagingServiceClient(conn)
+		}
+		c.treat(ctx, service, m)
 	}
 	if !ok {
 		c.synced = time.Time{} // it may be a server that does not know the client
 	}
 	return ok
+}
+
+// got is a message that a consumer has.
+type got struct {
+	delivery
+	handle string
 }
 
 // sync says which lite topics the consumer wants, if it has not for a while: a server that
@@ -140,36 +172,34 @@ func (c *consumer) sync(ctx context.Context, service rmqpb.MessagingServiceClien
 	return true
 }
 
-func (c *consumer) treat(ctx context.Context, service rmqpb.MessagingServiceClient, m *rmqpb.Message, began time.Time) {
-	id := m.GetSystemProperties().GetMessageId()
+func (c *consumer) treat(ctx context.Context, service rmqpb.MessagingServiceClient, m got) {
 	n := c.rng.IntN(100)
 	switch {
 	case c.gentle.Load() || n < 80:
-		c.ack(ctx, service, m, began)
+		c.ack(ctx, service, m)
 	case n < 95:
-		c.history.giveUp(c.group, id)
+		c.history.giveUp(m.key())
 		callCtx, cancel := call(ctx, c.name, 5*time.Second)
 		defer cancel()
 		// What became of it shows in when the message comes back.
 		_, _ = service.ChangeInvisibleDuration(callCtx, &rmqpb.ChangeInvisibleDurationRequest{
-			Group: &rmqpb.Resource{Name: c.group}, Topic: c.topic, MessageId: id,
-			ReceiptHandle:     m.GetSystemProperties().GetReceiptHandle(),
+			Group: &rmqpb.Resource{Name: c.group}, Topic: c.topic, MessageId: m.id,
+			ReceiptHandle:     m.handle,
 			InvisibleDuration: durationpb.New(time.Duration(c.rng.IntN(2)) * time.Second),
 		})
 	}
 	// The rest is left to the end of its lease.
 }
 
-func (c *consumer) ack(ctx context.Context, service rmqpb.MessagingServiceClient, m *rmqpb.Message, began time.Time) {
-	id := m.GetSystemProperties().GetMessageId()
-	c.history.beginAck(c.group, id)
+func (c *consumer) ack(ctx context.Context, service rmqpb.MessagingServiceClient, m got) {
+	c.history.beginAck(m.key())
 	callCtx, cancel := call(ctx, c.name, 5*time.Second)
 	defer cancel()
 	resp, err := service.AckMessage(callCtx, &rmqpb.AckMessageRequest{
 		Group: &rmqpb.Resource{Name: c.group}, Topic: c.topic,
-		Entries: []*rmqpb.AckMessageEntry{{MessageId: id, ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()}},
+		Entries: []*rmqpb.AckMessageEntry{{MessageId: m.id, ReceiptHandle: m.handle}},
 	})
 	if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK {
-		c.history.endAck(c.group, id, began)
+		c.history.endAck(m.key(), m.began)
 	}
 }

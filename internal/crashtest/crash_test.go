@@ -1,13 +1,10 @@
 package crashtest
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -49,12 +46,14 @@ func TestNothingAcknowledgedIsLostHoweverOftenTheServerIsKilled(t *testing.T) {
 			t.Parallel()
 			t.Logf("PERIGEE_SEED=%d", seed)
 			r := &run{
-				t: t, column: "killed, " + flush, server: newServer(t, bin, flush, small...), loads: newLoads(),
+				t: t, column: "killed, " + flush, loads: newLoads(),
 				rng: rand.New(rand.NewPCG(seed, 0)),
 			}
+			s := newServer(t, bin, flush, small...)
+			r.server = s
 			r.run(func(ctx context.Context) {
 				for range kills {
-					r.kill(ctx)
+					r.kill(ctx, s)
 				}
 				require.True(t, pause(ctx, r.upTo(500*time.Millisecond)))
 			})
@@ -75,16 +74,30 @@ func TestNothingComesTwiceFromAServerThatIsLeftAlone(t *testing.T) {
 // small lets a short run fill many segments.
 var small = []string{"--segment-size", "256KiB", "--max-body-size", "64KiB"}
 
-// A run is one server with its clients.
+// A target is what trouble is made for.
+type target interface {
+	way
+	// client returns where the client of that number makes its calls, and where it settles
+	// what it receives; nil: there too.
+	client(number int) (calls, settles way)
+	shards() []string
+	// start starts what does not run, and returns how long that took; down kills all of it.
+	start() (time.Duration, error)
+	down()
+	checkAll(t *testing.T)
+}
+
+// A run is one server, or deployment, with its clients.
 type run struct {
 	t          *testing.T
 	column     string // of the table
 	calm       bool   // the server is not killed
-	server     *server
+	server     target
 	loads      []*load
 	rng        *rand.Rand
 	recoveries []time.Duration
 	killed     map[string]int
+	longest    time.Duration // until clients went on without what was killed
 }
 
 // run lets clients work while trouble is made, then lets them finish, and judges what
@@ -100,14 +113,20 @@ func (r *run) run(trouble func(ctx context.Context)) {
 	defer func() { cancel(); producers.Wait(); consumers.Wait() }()
 	defer stopSending()
 	var gentle atomic.Bool
+	clients := 0
+	client := func() (calls, settles way) {
+		clients++
+		return r.server.client(clients)
+	}
 	for _, l := range r.loads {
 		for i, group := range l.consumers {
 			c := &consumer{
 				name: fmt.Sprint(l.topic, "-c", i), group: group, tag: l.filters[group], topic: l.resource(), lite: l.kind == rmqpb.MessageType_LITE,
-				server: r.server, history: l.history, rng: r.newRNG(), gentle: &gentle,
+				shards: r.server.shards(), history: l.history, rng: r.newRNG(), gentle: &gentle,
 			}
+			c.server, c.settles = client()
 			if c.lite { // what is sent before is not for it
-				conn, err := r.server.connection(ctx)
+				conn, err := c.server.connection(ctx)
 				require.NoError(r.t, err)
 				require.True(r.t, c.sync(ctx, rmqpb.NewMessagingServiceClient(conn)))
 			}
@@ -116,10 +135,11 @@ func (r *run) run(trouble func(ctx context.Context)) {
 	}
 	for _, l := range r.loads {
 		for i := range l.producers {
-			p := &producer{name: fmt.Sprint(l.topic, "-p", i), topic: l.resource(), kind: l.kind, server: r.server, history: l.history, rng: r.newRNG()}
+			calls, _ := client()
+			p := &producer{name: fmt.Sprint(l.topic, "-p", i), topic: l.resource(), kind: l.kind, server: calls, history: l.history, rng: r.newRNG()}
 			producers.Go(func() { p.run(sendCtx) })
 			if l.kind == rmqpb.MessageType_TRANSACTION {
-				asked := &producer{name: p.name, topic: p.topic, server: r.server, history: l.history, rng: r.newRNG()}
+				asked := &producer{name: p.name, topic: p.topic, server: calls, history: l.history, rng: r.newRNG()}
 				producers.Go(func() { asked.listen(sendCtx) })
 			}
 		}
@@ -137,7 +157,7 @@ func (r *run) run(trouble func(ctx context.Context)) {
 	gentle.Store(true)
 	r.endTransactions(ctx)
 	r.drain(ctx)
-	queues := map[*load]map[int32]int64{}
+	queues := map[*load]map[queue]int64{}
 	for _, l := range r.loads {
 		queues[l] = r.queues(ctx, l)
 	}
@@ -152,27 +172,11 @@ func (r *run) run(trouble func(ctx context.Context)) {
 	r.report()
 	require.Empty(r.t, faults)
 	r.server.down()
-	r.check()
+	r.server.checkAll(r.t)
 }
 
-// check runs `perigee check` on what the last kill has left.
-func (r *run) check() checkedShard {
-	out, err := exec.Command(r.server.bin, "check", "--json", "--data-dir", r.server.dataDir).CombinedOutput()
-	require.NoError(r.t, err, "perigee check: %s", out)
-	var line struct {
-		Shard checkedShard `json:"shard"`
-	}
-	first, _, _ := bytes.Cut(out, []byte("\n"))
-	require.NoError(r.t, json.Unmarshal(first, &line), "%s", out)
-	return line.Shard
-}
-
-// checkedShard is what a check says of a shard.
-type checkedShard struct {
-	End       int64 `json:"end_position"`
-	AppliedTo int64 `json:"applied_position"`
-	Derived   bool  `json:"derived"`
-}
+// deployed reports whether the tiers are processes of their own.
+func (r *run) deployed() bool { return len(r.server.shards()) > 0 }
 
 func (r *run) newRNG() *rand.Rand { return rand.New(rand.NewPCG(r.rng.Uint64(), 1)) }
 
@@ -199,7 +203,7 @@ func (r *run) cutOff() {
 
 // kill lets the clients work for a while, kills the server in one of several
 // ways and starts it again.
-func (r *run) kill(ctx context.Context) {
+func (r *run) kill(ctx context.Context, s *server) {
 	require.True(r.t, pause(ctx, 100*time.Millisecond+r.upTo(900*time.Millisecond)))
 	switch r.rng.IntN(3) {
 	case 0:
@@ -207,14 +211,14 @@ func (r *run) kill(ctx context.Context) {
 		r.down()
 	case 1:
 		r.killed["while closing"]++
-		r.server.terminate(r.upTo(30 * time.Millisecond))
+		s.terminate(r.upTo(30 * time.Millisecond))
 		r.cutOff()
 	case 2:
 		r.killed["under load"]++
 		r.down()
 		for range 1 + r.rng.IntN(3) {
 			r.killed["while starting"]++
-			require.NoError(r.t, r.server.killStarting(r.upTo(60*time.Millisecond)))
+			require.NoError(r.t, s.killStarting(r.upTo(60*time.Millisecond)))
 		}
 	}
 	r.start()
@@ -237,6 +241,13 @@ func (r *run) cells(times []time.Duration) []table.Cell {
 		text("seen against a recall or rollback", h.visible), text("other faults", h.other),
 		text("recalls answered OK", h.recalls), text("transactions ended", h.ends), text("questions to producers", h.questions), text("sends repeated", h.repeats),
 		text("worst redelivery lateness", h.lateness.Round(time.Millisecond)),
+	}
+	if r.deployed() {
+		cells = append(cells, text("repeats stored on another shard too", h.copies), text("given back at a proxy's death", h.handed),
+			text("until clients went on, max", r.longest.Round(time.Millisecond)))
+		for what, n := range r.killed {
+			cells = append(cells, text("killed: "+what, n))
+		}
 	}
 	for _, l := range r.loads {
 		if l.row != "" {

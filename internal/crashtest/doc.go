@@ -5,6 +5,11 @@
 // message: ordinary and delayed ones, half messages, priorities and lite topics; what is
 // not answered they send again.
 //
+// The same is done with the processes of a deployment, a router, store nodes and proxies, which
+// are killed one by one: the clients go through two proxies, and acknowledge through any.
+//
+// Hosts that are cut off from each other are network namespaces, where those are allowed.
+//
 // Beside that it lets clients come and go and looks at what the process keeps of
 // them, and kills servers right after deletions.
 //

@@ -13,13 +13,13 @@ func TestJudgeFindsEachKindOfFault(t *testing.T) {
 	groups := map[string]string{"g": ""}
 	get := func(h *history, id string, offset int64, attempt int32) {
 		h.deliver(delivery{
-			group: "g", id: id, body: body(id), place: place{0, offset}, attempt: attempt,
+			group: "g", id: id, body: body(id), place: place{queue{}, offset}, attempt: attempt,
 			began: time.Now(), at: time.Now(),
 		})
 	}
 	settle := func(h *history, id string) {
-		h.beginAck("g", id)
-		h.endAck("g", id, time.Now())
+		h.beginAck(key{"g", id, ""})
+		h.endAck(key{"g", id, ""}, time.Now())
 	}
 	for name, c := range map[string]struct {
 		fault  string
@@ -169,7 +169,7 @@ func TestJudgeFindsEachKindOfFault(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHistory()
 				c.story(h)
-				faults := h.judge(groups, map[int32]int64{0: c.stored})
+				faults := h.judge(groups, map[queue]int64{{}: c.stored})
 				if c.fault == "" {
 					require.Empty(t, faults)
 					return

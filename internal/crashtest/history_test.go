@@ -2,6 +2,7 @@ package crashtest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,35 +21,54 @@ type history struct {
 	mu     sync.Mutex
 	sends  []*sent
 	msgs   map[string]*sent
-	seen   map[string]map[string]*fate // by group and message
+	seen   map[string]map[string]map[string]*fate // by group, message and shard
 	at     map[place]string
 	faults []string
-	killed bool      // the server has been killed at least once
-	cut    time.Time // when it was killed last
+	killed bool        // a process has been killed at least once
+	cut    time.Time   // when one was killed last
+	cuts   []time.Time // and the times before
+	// deployed: there are several shards, and proxies that are killed apart from them.
+	deployed bool
 
 	acked, unknown, delivered, redelivered, acks, late int
 	// Sends that were answered when they were tried again, recalls and ends of transactions
 	// that were answered OK, and questions to producers.
 	repeats, recalls, ends, questions int
+	// In a deployment: sends that were repeated and are on two shards, and messages that were
+	// given back at the death of a proxy although they had just reached a consumer.
+	copies, handed int
+	from           map[string]int // deliveries by shard
 
 	// What must be 0, and how late a redelivery was that nobody had asked for sooner.
 	lost, stuck, afterAck, twoHolders, duplicates, early, visible, other int
 	lateness                                                             time.Duration
 }
 
+// queue is a queue of the topic; the shard has no name where there is one only.
+type queue struct {
+	shard  string
+	number int32
+}
+
 // place is where a message is stored.
 type place struct {
-	queue  int32
+	queue
 	offset int64
 }
 
+// key names what a group has of a message on a shard.
+type key struct{ group, id, shard string }
+
+func (h *history) fate(k key) *fate { return h.seen[k.group][k.id][k.shard] }
+
 // sent is one send: a single message or a batch.
 type sent struct {
-	ids   []string
-	tag   string
-	acked bool
-	answer
-	*wait // of a delayed or a half message
+	ids     []string
+	tag     string
+	tries   int // how often it was asked for
+	acked   bool
+	answers []answer // different ones
+	*wait            // of a delayed or a half message
 }
 
 // answer is that to a send, of its first message.
@@ -69,7 +89,7 @@ type fate struct {
 }
 
 func newHistory() *history {
-	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]*fate{}, at: map[place]string{}}
+	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]map[string]*fate{}, at: map[place]string{}, from: map[string]int{}}
 }
 
 // fault notes that something does not hold.
@@ -83,6 +103,17 @@ func (h *history) cutOff() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.killed, h.cut = true, time.Now()
+	h.cuts = append(h.cuts, h.cut)
+}
+
+// handover is how far apart the arrival of messages and the death of the proxy that brought
+// them may be, so that a store node does not know that they have arrived.
+const handover = 500 * time.Millisecond
+
+// handedOver reports whether what arrived then may have been given back at the death of a
+// proxy.
+func (h *history) handedOver(at time.Time) bool {
+	return h.deployed && slices.ContainsFunc(h.cuts, func(cut time.Time) bool { return cut.Sub(at).Abs() < handover })
 }
 
 func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
@@ -96,6 +127,13 @@ func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
 	return sn
 }
 
+// begin notes that a send is asked for, once more perhaps.
+func (h *history) begin(sn *sent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sn.tries++
+}
+
 // endSend notes that a send was answered OK, at first or when it was tried again.
 func (h *history) endSend(sn *sent, a answer, again bool) {
 	h.mu.Lock()
@@ -103,14 +141,18 @@ func (h *history) endSend(sn *sent, a answer, again bool) {
 	if again || sn.acked {
 		h.repeats++
 	}
-	if sn.acked {
-		if a != sn.answer {
-			h.fault(&h.other, "%v was answered with %+v and, sent again, with %+v", sn.ids, sn.answer, a)
-		}
+	known := slices.Contains(sn.answers, a)
+	if sn.acked && !known && !h.deployed {
+		h.fault(&h.other, "%v was answered with %+v and, sent again, with %+v", sn.ids, sn.answers[0], a)
 		return
 	}
-	sn.acked, sn.answer = true, a
-	h.acked += len(sn.ids)
+	if !known {
+		sn.answers = append(sn.answers, a)
+	}
+	if !sn.acked {
+		sn.acked = true
+		h.acked += len(sn.ids)
+	}
 }
 
 // delivery is one message as a consumer got it.
@@ -126,6 +168,7 @@ func (h *history) deliver(d delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.delivered++
+	h.from[d.place.shard]++
 	if h.msgs[d.id] == nil {
 		h.fault(&h.other, "group %s got %s, which was never sent", d.group, d.id)
 		return
@@ -139,11 +182,14 @@ func (h *history) deliver(d delivery) {
 	}
 	h.at[d.place] = d.id
 	if h.seen[d.group] == nil {
-		h.seen[d.group] = map[string]*fate{}
+		h.seen[d.group] = map[string]map[string]*fate{}
 	}
-	f := h.seen[d.group][d.id]
+	if h.seen[d.group][d.id] == nil {
+		h.seen[d.group][d.id] = map[string]*fate{}
+	}
+	f := h.fate(d.key())
 	if f == nil {
-		h.seen[d.group][d.id] = &fate{
+		h.seen[d.group][d.id][d.place.shard] = &fate{
 			place: d.place, attempts: map[int32]bool{d.attempt: true},
 			last: d.attempt, lastSeen: d.at, until: d.began.Add(invisible),
 		}
@@ -174,41 +220,48 @@ func (h *history) deliver(d delivery) {
 	}
 	// A delivery that never reached a consumer may count or not, but two that
 	// did never have the same number, and a later one has a greater.
-	if f.attempts[d.attempt] {
+	twice, back := f.attempts[d.attempt], d.began.After(f.lastSeen) && d.attempt <= f.last
+	handed := (twice || back || early) && h.handedOver(f.lastSeen)
+	switch {
+	case handed:
+		h.handed++
+	case twice:
 		h.fault(&h.other, "group %s got %s twice as attempt %d", d.group, d.id, d.attempt)
-	}
-	if d.began.After(f.lastSeen) && d.attempt <= f.last {
+	case back:
 		h.fault(&h.other, "group %s got %s as attempt %d after attempt %d", d.group, d.id, d.attempt, f.last)
 	}
-	if early {
+	if early && !handed {
 		h.fault(&h.twoHolders, "group %s got %s %v before the lease of attempt %d ended", d.group, d.id, f.until.Sub(d.at), f.last)
 	}
 	f.attempts[d.attempt] = true
-	if d.attempt > f.last {
+	if d.attempt > f.last || handed {
 		f.last, f.lastSeen, f.until = d.attempt, d.at, d.began.Add(invisible)
 	}
 }
 
+// key names what was delivered.
+func (d delivery) key() key { return key{d.group, d.id, d.place.shard} }
+
 // giveUp notes that the lease may end at any time from now on.
-func (h *history) giveUp(group, id string) {
+func (h *history) giveUp(k key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seen[group][id].until = time.Time{}
+	h.fate(k).until = time.Time{}
 }
 
 // beginAck notes an acknowledgement that is about to be asked for.
-func (h *history) beginAck(group, id string) {
+func (h *history) beginAck(k key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seen[group][id].acking = true
+	h.fate(k).acking = true
 }
 
 // endAck notes that one was answered OK, for a receive that began so.
-func (h *history) endAck(group, id string, began time.Time) {
+func (h *history) endAck(k key, began time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Since(began) < invisible-margin {
-		h.seen[group][id].settled = true
+		h.fate(k).settled = true
 		h.acks++
 	} else {
 		h.late++ // an OK may then mean that another delivery is under way
@@ -226,7 +279,7 @@ func (h *history) missing(group, tag string) int {
 			continue
 		}
 		for _, id := range sn.ids {
-			if h.seen[group][id] == nil {
+			if len(h.seen[group][id]) == 0 {
 				n++
 			}
 		}
@@ -237,7 +290,7 @@ func (h *history) missing(group, tag string) int {
 // judge checks what must hold when everything has been received. filters are the
 // groups with their tags; queues has the number of messages of each queue, if these are
 // known.
-func (h *history) judge(filters map[string]string, queues map[int32]int64) []string {
+func (h *history) judge(filters map[string]string, queues map[queue]int64) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for group, tag := range filters {
@@ -250,16 +303,19 @@ func (h *history) judge(filters map[string]string, queues map[int32]int64) []str
 		if !sn.acked {
 			h.unknown += len(sn.ids)
 		}
+		if n := len(h.shardsOf(filters, sn)); n > 1 {
+			h.copies += n - 1
+		}
 	}
 	if queues == nil {
 		return h.faults
 	}
 	stored := int64(0)
-	for queue, n := range queues {
+	for q, n := range queues {
 		stored += n
 		for offset := range n {
-			if h.at[place{queue, offset}] == "" {
-				h.fault(&h.lost, "nothing was received from offset %d of queue %d", offset, queue)
+			if h.at[place{q, offset}] == "" {
+				h.fault(&h.lost, "nothing was received from offset %d of queue %+v", offset, q)
 			}
 		}
 	}
@@ -269,40 +325,73 @@ func (h *history) judge(filters map[string]string, queues map[int32]int64) []str
 	return h.faults
 }
 
-func (h *history) judgeSend(group, tag string, sn *sent) {
-	if tag != "" && sn.tag != tag {
+// shardsOf returns the shards from which groups got something of a send, in order.
+func (h *history) shardsOf(groups map[string]string, sn *sent) []string {
+	shards := map[string]bool{}
+	for group := range groups {
 		for _, id := range sn.ids {
-			if h.seen[group][id] != nil {
-				h.fault(&h.other, "group %s got %s, whose tag it does not want", group, id)
+			for shard := range h.seen[group][id] {
+				shards[shard] = true
 			}
 		}
-		return
 	}
+	return slices.Sorted(maps.Keys(shards))
+}
+
+func (h *history) judgeSend(group, tag string, sn *sent) {
+	shards := h.shardsOf(map[string]string{group: tag}, sn)
+	switch {
+	case tag != "" && sn.tag != tag:
+		if len(shards) > 0 {
+			h.fault(&h.other, "group %s got something of %v, whose tag it does not want", group, sn.ids)
+		}
+		return
+	case len(shards) == 0 && (!sn.acked || sn.wait != nil && !sn.must()):
+		return
+	case len(shards) == 0:
+		h.fault(&h.lost, "group %s got 0 messages of the send %v (answered OK: %t)", group, sn.ids, sn.acked)
+		return
+	case len(shards) > max(sn.tries, 1):
+		h.fault(&h.other, "the send %v is on the shards %v and was asked for %d times", sn.ids, shards, sn.tries)
+	}
+	var firsts []int64
+	for _, shard := range shards {
+		if first, ok := h.judgeCopy(group, shard, sn); ok {
+			firsts = append(firsts, first.offset)
+		}
+	}
+	for _, a := range sn.answers {
+		if sn.wait == nil && len(firsts) == len(shards) && !slices.Contains(firsts, a.offset) {
+			h.fault(&h.other, "send of %v was answered with offset %d and is at %v of the shards %v", sn.ids, a.offset, firsts, shards)
+		}
+	}
+}
+
+// judgeCopy judges what a group got of a send from one shard, and returns where it begins.
+func (h *history) judgeCopy(group, shard string, sn *sent) (first place, ok bool) {
 	var places []place
 	for _, id := range sn.ids {
-		if f := h.seen[group][id]; f != nil {
+		if f := h.fate(key{group, id, shard}); f != nil {
 			places = append(places, f.place)
 		}
 	}
-	switch {
-	case len(places) == 0 && (!sn.acked || sn.wait != nil && !sn.must()):
-		return
-	case len(places) != len(sn.ids):
+	if len(places) != len(sn.ids) {
 		h.fault(&h.lost, "group %s got %d messages of the send %v (answered OK: %t)", group, len(places), sn.ids, sn.acked)
-		return
-	}
-	if sn.acked && sn.wait == nil && places[0].offset != sn.offset {
-		h.fault(&h.other, "send of %v was answered with offset %d and is at %+v", sn.ids, sn.offset, places[0])
+		return first, false
 	}
 	for i, p := range places {
 		if p.queue != places[0].queue || p.offset != places[0].offset+int64(i) {
 			h.fault(&h.other, "the batch %v is not in one piece: %v", sn.ids, places)
-			return
+			return first, false
 		}
 	}
-	if i := slices.IndexFunc(sn.ids, func(id string) bool { return !h.seen[group][id].settled && !h.seen[group][id].acking }); i >= 0 {
+	if i := slices.IndexFunc(sn.ids, func(id string) bool {
+		f := h.fate(key{group, id, shard})
+		return !f.settled && !f.acking
+	}); i >= 0 {
 		h.fault(&h.stuck, "group %s never acknowledged %s, and nothing of it is left", group, sn.ids[i])
 	}
+	return places[0], true
 }
 
 // body is what the message with this id carries.

@@ -55,8 +55,16 @@ func (r *run) create() {
 	require.NoError(r.t, err)
 	admin := adminpb.NewAdminServiceClient(conn)
 	for _, l := range r.loads {
-		_, err = admin.CreateTopic(r.t.Context(), &adminpb.CreateTopicRequest{Name: l.topic, Type: adminpb.TopicType(l.kind), Queues: priorities})
-		require.NoError(r.t, err)
+		l.history.deployed = r.deployed()
+		req := &adminpb.CreateTopicRequest{Name: l.topic, Type: adminpb.TopicType(l.kind), Queues: priorities}
+		require.Eventually(r.t, func() bool { // the router hears late of store nodes
+			resp, err := admin.CreateTopic(r.t.Context(), req)
+			if err == nil && len(resp.GetTopic().GetShards()) == max(len(r.server.shards()), 1) {
+				return true
+			}
+			_, _ = admin.DeleteTopic(r.t.Context(), &adminpb.DeleteTopicRequest{Name: l.topic}) // it may not be there
+			return false
+		}, time.Minute, 50*time.Millisecond, l.topic)
 		for group := range l.filters {
 			// Nothing is dead-lettered in this test, however often it is given up.
 			_, err = admin.CreateGroup(r.t.Context(), &adminpb.CreateGroupRequest{Name: group, Retry: &adminpb.RetryPolicy{MaxAttempts: 1000}})
@@ -166,7 +174,7 @@ func (r *run) drain(ctx context.Context) {
 
 // queues returns how many messages each queue holds; nil for lite topics, of which nobody
 // says.
-func (r *run) queues(ctx context.Context, l *load) map[int32]int64 {
+func (r *run) queues(ctx context.Context, l *load) map[queue]int64 {
 	if l.kind == rmqpb.MessageType_LITE {
 		return nil
 	}
@@ -174,10 +182,14 @@ func (r *run) queues(ctx context.Context, l *load) map[int32]int64 {
 	require.NoError(r.t, err)
 	resp, err := adminpb.NewAdminServiceClient(conn).GetTopic(ctx, &adminpb.GetTopicRequest{Name: l.topic})
 	require.NoError(r.t, err)
-	queues := map[int32]int64{}
+	queues := map[queue]int64{}
 	for _, q := range resp.GetQueues() {
 		require.Zero(r.t, q.GetMinOffset())
-		queues[q.GetQueue()] = q.GetMaxOffset()
+		at := queue{number: q.GetQueue()}
+		if r.deployed() {
+			at.shard = q.GetShard()
+		}
+		queues[at] = q.GetMaxOffset()
 	}
 	return queues
 }
@@ -199,6 +211,8 @@ func (r *run) sum() *history {
 			{&all.recalls, &h.recalls},
 			{&all.ends, &h.ends},
 			{&all.questions, &h.questions},
+			{&all.copies, &h.copies},
+			{&all.handed, &h.handed},
 			{&all.lost, &h.lost},
 			{&all.stuck, &h.stuck},
 			{&all.afterAck, &h.afterAck},
@@ -211,6 +225,9 @@ func (r *run) sum() *history {
 			*n[0] += *n[1]
 		}
 		all.lateness = max(all.lateness, h.lateness)
+		for shard, n := range h.from {
+			all.from[shard] += n
+		}
 		h.mu.Unlock()
 	}
 	return all

@@ -21,7 +21,7 @@ type producer struct {
 	name    string
 	topic   *rmqpb.Resource
 	kind    rmqpb.MessageType
-	server  *server
+	server  way
 	history *history
 	rng     *rand.Rand
 	next    int
@@ -46,6 +46,11 @@ func (p *producer) waits() bool {
 	return p.kind == rmqpb.MessageType_DELAY || p.kind == rmqpb.MessageType_TRANSACTION
 }
 
+// repeats reports whether the producer sends again what was not answered. In a deployment a
+// send that is repeated may be stored on another shard as well, and a message that waits
+// would then have to be ended or recalled twice.
+func (p *producer) repeats() bool { return !p.history.deployed || !p.waits() }
+
 func (p *producer) run(ctx context.Context) {
 	var recalls sync.WaitGroup
 	defer recalls.Wait()
@@ -59,7 +64,7 @@ func (p *producer) run(ctx context.Context) {
 		case p.kept.sn != nil && time.Since(p.kept.at) > repeatAfter:
 			p.send(ctx, p.kept.req, p.kept.sn) // as if its answer had been lost
 			p.kept.sn = nil
-		case p.kept.sn == nil && resp != nil:
+		case p.kept.sn == nil && resp != nil && p.repeats():
 			p.kept.req, p.kept.sn, p.kept.at = req, sn, time.Now()
 		}
 		if !pause(ctx, time.Duration(p.rng.IntN(8))*time.Millisecond) {
@@ -116,6 +121,7 @@ func (p *producer) send(ctx context.Context, req *rmqpb.SendMessageRequest, sn *
 			return nil
 		}
 		callCtx, cancel := call(ctx, p.name, 5*time.Second)
+		p.history.begin(sn)
 		resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, req)
 		cancel()
 		if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK && len(resp.GetEntries()) == len(req.GetMessages()) {
@@ -123,7 +129,7 @@ func (p *producer) send(ctx context.Context, req *rmqpb.SendMessageRequest, sn *
 			p.history.endSend(sn, answer{entry.GetOffset(), entry.GetRecallHandle() + entry.GetTransactionId()}, failures > 0)
 			return resp
 		}
-		if !pause(ctx, backoff(failures)) || p.rng.IntN(3) == 0 {
+		if !pause(ctx, backoff(failures)) || !p.repeats() || p.rng.IntN(3) == 0 {
 			return nil
 		}
 	}
@@ -170,7 +176,7 @@ func (p *producer) retry(ctx context.Context, fn func(ctx context.Context, conn 
 }
 
 // retry calls fn until it reports an answer.
-func retry(ctx context.Context, s *server, client string, fn func(ctx context.Context, conn *grpc.ClientConn) bool) {
+func retry(ctx context.Context, s way, client string, fn func(ctx context.Context, conn *grpc.ClientConn) bool) {
 	for failures := 0; ; failures++ {
 		conn, err := s.connection(ctx)
 		if err != nil {
@@ -187,7 +193,7 @@ func retry(ctx context.Context, s *server, client string, fn func(ctx context.Co
 
 // An ending ends transactions.
 type ending struct {
-	server  *server
+	server  way
 	history *history
 	topic   *rmqpb.Resource
 	client  string

@@ -36,8 +36,7 @@ func TestAServerKilledWithMuchToReplayIsBackSoon(t *testing.T) {
 
 	sendMiB(t, s, mib)
 	s.down()
-	r := &run{t: t, server: s}
-	before := r.check()
+	before := s.check(t)
 	require.True(t, before.Derived)
 	replayed := before.End - before.AppliedTo
 	took, err := s.start()
@@ -49,7 +48,7 @@ func TestAServerKilledWithMuchToReplayIsBackSoon(t *testing.T) {
 	// However much there is, the views are never far behind.
 	sendMiB(t, s, 3*mib)
 	s.down()
-	after := r.check()
+	after := s.check(t)
 	require.LessOrEqual(t, after.End-after.AppliedTo, int64(512<<20))
 	require.NoError(t, table.Add(
 		table.Cell{Column: "killed, async", Row: "log replayed after one kill", Value: fmt.Sprintf("%d MiB", replayed>>20)},

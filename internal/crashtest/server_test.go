@@ -2,6 +2,8 @@ package crashtest
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -44,11 +47,7 @@ type process struct {
 }
 
 func startProcess(s *server) (*process, error) {
-	args := append([]string{
-		"standalone", "--json", "--data-dir", s.dataDir, "--flush", s.flush,
-		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--tls-mode", "disabled",
-	}, s.args...)
-	cmd := exec.Command(s.bin, args...)
+	cmd := exec.Command(s.bin, append(s.command, "--json", "--data-dir", s.dataDir, "--http-listen", "127.0.0.1:0")...)
 	cmd.Stderr = s.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -62,11 +61,15 @@ func startProcess(s *server) (*process, error) {
 		defer close(p.ended)
 		var info struct {
 			GRPCAddr string `json:"grpc_addr"`
+			TierAddr string `json:"tier_addr"`
 		}
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
-			if json.Unmarshal(lines.Bytes(), &info) == nil && info.GRPCAddr != "" {
-				p.ready <- info.GRPCAddr
+			if json.Unmarshal(lines.Bytes(), &info) != nil {
+				continue
+			}
+			if address := cmp.Or(info.GRPCAddr, info.TierAddr); address != "" {
+				p.ready <- address
 				break
 			}
 		}
@@ -83,9 +86,9 @@ func (p *process) kill() {
 
 // A server is the process of the moment and the way to it.
 type server struct {
-	bin, dataDir, flush string
-	args                []string // beside what every server gets
-	log                 *os.File
+	bin, dataDir string
+	command      []string // with its flags, but for those that every server gets
+	log          *os.File
 
 	mu struct {
 		sync.Mutex
@@ -95,18 +98,27 @@ type server struct {
 	}
 }
 
+// newServer returns a server with all tiers.
 func newServer(t *testing.T, bin, flush string, args ...string) *server {
+	t.Helper()
+	return newProcess(t, bin, append([]string{
+		"standalone", "--flush", flush, "--grpc-listen", "127.0.0.1:0", "--tls-mode", "disabled",
+	}, args...)...)
+}
+
+// newProcess returns a server that runs a command.
+func newProcess(t *testing.T, bin string, command ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	require.NoError(t, err)
-	s := &server{bin: bin, dataDir: filepath.Join(dir, "data"), flush: flush, args: args, log: log}
+	s := &server{bin: bin, dataDir: filepath.Join(dir, "data"), command: slices.Clip(command), log: log}
 	s.mu.up = make(chan struct{})
 	t.Cleanup(func() {
 		s.down()
 		if t.Failed() {
 			if b, err := os.ReadFile(log.Name()); err == nil {
-				t.Logf("the server's log ends with\n%s", b[max(0, len(b)-4000):])
+				t.Logf("the log of the %s ends with\n%s", command[0], b[max(0, len(b)-4000):])
 			}
 		}
 		_ = log.Close()
@@ -188,6 +200,52 @@ func (s *server) killStarting(after time.Duration) error {
 	p.kill()
 	return nil
 }
+
+// running reports whether the server has been started and not been killed.
+func (s *server) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.process != nil
+}
+
+// current returns the way to the server, nil when there is none.
+func (s *server) current() *grpc.ClientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.process == nil {
+		return nil
+	}
+	return s.mu.conn
+}
+
+// client returns where a client makes its calls, and settles what it receives.
+func (s *server) client(int) (calls, settles way) { return s, nil }
+
+// shards returns the names of the shards: one, whose name does not matter.
+func (s *server) shards() []string { return nil }
+
+// check runs `perigee check` on what the last kill has left.
+func (s *server) check(t *testing.T) checkedShard {
+	t.Helper()
+	out, err := exec.Command(s.bin, "check", "--json", "--data-dir", s.dataDir).CombinedOutput()
+	require.NoError(t, err, "perigee check: %s", out)
+	var line struct {
+		Shard checkedShard `json:"shard"`
+	}
+	first, _, _ := bytes.Cut(out, []byte("\n"))
+	require.NoError(t, json.Unmarshal(first, &line), "%s", out)
+	return line.Shard
+}
+
+// checkedShard is what a check says of a shard.
+type checkedShard struct {
+	End       int64 `json:"end_position"`
+	AppliedTo int64 `json:"applied_position"`
+	Derived   bool  `json:"derived"`
+}
+
+// checkAll runs `perigee check` on every data directory.
+func (s *server) checkAll(t *testing.T) { s.check(t) }
 
 // connection returns the way to the server, and waits while there is none.
 func (s *server) connection(ctx context.Context) (*grpc.ClientConn, error) {

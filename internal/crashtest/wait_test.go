@@ -51,7 +51,7 @@ func (h *history) answer(id string, p, opposite *promise, ok bool) {
 	}
 	w := h.msgs[id].wait
 	for group, seen := range h.seen {
-		if seen[id] != nil && p != &w.commit {
+		if len(seen[id]) > 0 && p != &w.commit {
 			h.fault(&h.visible, "%s was recalled or rolled back when it had been delivered to group %s", id, group)
 		}
 	}

@@ -51,6 +51,19 @@ func TestSendSendsExactlyTheCountWithUniqueIDs(t *testing.T) {
 	require.Len(t, ids, 100)
 }
 
+func TestJoinedTargetsTakeTurns(t *testing.T) {
+	one, other := fake.Start(t, "orders"), fake.Start(t, "orders")
+	joined := Join(target(t, one), target(t, other))
+	require.Len(t, joined.conns, 4)
+	load := sendLoad(100, 1)
+	load.Concurrency = 2
+	_, err := joined.Send(t.Context(), load)
+	require.NoError(t, err)
+	require.Positive(t, len(one.Messages("orders")))
+	require.Positive(t, len(other.Messages("orders")))
+	require.Equal(t, 100, len(one.Messages("orders"))+len(other.Messages("orders")))
+}
+
 func TestReceiveAcknowledgesEverythingItReceives(t *testing.T) {
 	server := fake.Start(t, "orders")
 	load := target(t, server)

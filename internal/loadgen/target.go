@@ -55,6 +55,21 @@ func Dial(opts client.Options, connections int) (*Target, error) {
 	return t, nil
 }
 
+// Join returns a target with the connections of several, which must lead to one deployment:
+// workers take turns over the targets. It owns the connections from then on.
+func Join(targets ...*Target) *Target {
+	all := &Target{ids: client.NewMessageIDs()}
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, t := range targets {
+			if i < len(t.conns) {
+				all.conns, more = append(all.conns, t.conns[i]), true
+			}
+		}
+	}
+	return all
+}
+
 // Close ends the connections.
 func (t *Target) Close() {
 	for _, c := range t.conns {

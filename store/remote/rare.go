@@ -172,17 +172,27 @@ func (c *Client) EndTransaction(ctx context.Context, h mq.PendingHandle, commit 
 	return err
 }
 
+const (
+	// checksTurn is how long nodes are waited for that have nothing to ask. Then those are
+	// asked as well that could not be reached, or that there were not.
+	checksTurn = 5 * time.Second
+	// checksMargin is how much sooner a node answers that than the caller gives up.
+	checksMargin = time.Second
+)
+
 // Checks is that of store.Store, over all nodes that are alive when it begins. The first
 // one with questions ends the wait for the others, whose questions by then are part of
-// the answer, or taken back.
+// the answer, or taken back. Without any it returns nothing after a while; the error is of
+// nodes none of which has answered.
 func (c *Client) Checks(ctx context.Context, topics []mq.Resource, limit int) ([]mq.Check, error) {
 	req := &storepb.ChecksRequest{Topics: each(topics, tierwire.FromResource), Limit: int32(limit)}
-	waiting, cancel := context.WithCancel(ctx)
+	waiting, cancel := context.WithTimeout(ctx, checksTurn+checksMargin)
 	defer cancel()
 	var found struct {
 		sync.Mutex
-		checks []mq.Check
-		errs   []error
+		checks   []mq.Check
+		errs     []error
+		answered bool
 	}
 	var asking sync.WaitGroup
 	for _, addr := range c.opts.Directory.Nodes() {
@@ -196,13 +206,14 @@ func (c *Client) Checks(ctx context.Context, topics []mq.Resource, limit int) ([
 			defer found.Unlock()
 			found.checks = append(found.checks, each(resp.GetChecks(), toCheck)...)
 			found.errs = append(found.errs, err)
+			found.answered = found.answered || err == nil
 			if len(resp.GetChecks()) > 0 {
 				cancel()
 			}
 		})
 	}
 	asking.Wait()
-	if len(found.checks) > 0 {
+	if len(found.checks) > 0 || found.answered {
 		return found.checks, nil
 	}
 	if len(found.errs) == 0 {
@@ -311,13 +322,18 @@ func (c *Client) SetOffset(ctx context.Context, shard string, set mq.OffsetSet) 
 
 // SyncLite is that of store.Store, on each node for its shards: all of them change or none.
 // A node that refuses, or cannot be reached, holds up no other one; the error is of all
-// that do. A client that gets one says what it wants again.
+// that do. A client that gets one says what it wants again. Where names are added or taken
+// out, only the nodes that have them are asked: the others may be away.
 func (c *Client) SyncLite(ctx context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error) {
 	var losses []mq.LiteLoss
 	var mu sync.Mutex
-	errs := c.byNode(len(r.Topic.Shards), func(i int) string { return r.Topic.Shards[i].Shard }, func(n *node, places []int) ([]error, error) {
+	on := r.Topic.Shards
+	if len(names) > 0 && (r.Action == mq.LiteAdd || r.Action == mq.LiteRemove) {
+		on = slices.DeleteFunc(slices.Clone(on), func(sq mq.ShardQueues) bool { return len(names[sq.Shard]) == 0 })
+	}
+	errs := c.byNode(len(on), func(i int) string { return on[i].Shard }, func(n *node, places []int) ([]error, error) {
 		part := *r.Topic
-		part.Shards = each(places, func(i int) mq.ShardQueues { return r.Topic.Shards[i] })
+		part.Shards = each(places, func(i int) mq.ShardQueues { return on[i] })
 		req := &storepb.SyncLiteRequest{
 			Topic: tierwire.FromTopic(&part), Group: tierwire.FromGroup(r.Group), Client: r.Client,
 			Action: uint32(r.Action), Names: map[string]*storepb.LiteNames{}, Version: r.Version,

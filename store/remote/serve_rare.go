@@ -92,10 +92,16 @@ func (s *Server) EndTransaction(ctx context.Context, req *storepb.EndTransaction
 	return reply(&storepb.EndTransactionResponse{}, s.store.EndTransaction(ctx, toHandle(req.GetHandle()), req.GetCommit()))
 }
 
-// Checks calls store.Checks. What is found when nobody waits any more is taken back.
+// Checks calls store.Checks. What is found when nobody waits any more is taken back; when
+// nothing is, the answer comes before the caller's deadline.
 func (s *Server) Checks(ctx context.Context, req *storepb.ChecksRequest) (*storepb.ChecksResponse, error) {
 	waiting, cancel := s.untilDrained(ctx)
 	defer cancel()
+	if end, ok := ctx.Deadline(); ok {
+		var inTime context.CancelFunc
+		waiting, inTime = context.WithDeadline(waiting, end.Add(-checksMargin))
+		defer inTime()
+	}
 	checks, err := s.store.Checks(waiting, each(req.GetTopics(), tierwire.Resource), int(req.GetLimit()))
 	if len(checks) > 0 && ctx.Err() != nil {
 		back, cancel := context.WithTimeout(context.Background(), giveBackTime)
@@ -106,7 +112,7 @@ func (s *Server) Checks(ctx context.Context, req *storepb.ChecksRequest) (*store
 		return nil, tiererr.Status(ctx.Err())
 	}
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-		err = nil // draining
+		err = nil // draining, or nothing to ask
 	}
 	return reply(&storepb.ChecksResponse{Checks: each(checks, checkPB)}, err)
 }

@@ -26,6 +26,17 @@ type hooked struct {
 	receive func(ctx context.Context) ([]mq.Delivery, error)
 	ack     func() []error
 	change  func(changes []mq.LeaseChange) []error
+	checks  func(ctx context.Context) ([]mq.Check, error)
+	lite    func(r mq.LiteSync, names map[string][]string)
+}
+
+func (h *hooked) SyncLite(_ context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error) {
+	h.lite(r, names)
+	return nil, nil
+}
+
+func (h *hooked) Checks(ctx context.Context, _ []mq.Resource, _ int) ([]mq.Check, error) {
+	return h.checks(ctx)
 }
 
 func (h *hooked) Append(ctx context.Context, _ string, _ *mq.Topic, _ mq.QueueID, _ []*mq.Message) ([]mq.Appended, error) {

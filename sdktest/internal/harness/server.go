@@ -1,6 +1,6 @@
-// Package harness runs the real server for tests: as a process of its own, on
-// loopback ports that survive a restart. It also holds a TCP forwarder, the
-// port mapping of a container.
+// Package harness runs the real server for tests: as a process of its own, or as the
+// processes of a deployment, on loopback ports that survive a restart. It also holds a
+// TCP forwarder, the port mapping of a container.
 //
 // It knows no SDK and asserts nothing.
 package harness
@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,37 +29,52 @@ const (
 	probePause = 20 * time.Millisecond
 	// openTries is how often ports are chosen when others take them first.
 	openTries = 5
-	// logName is the file in the server's folder that gets what it prints.
+	// logName is the file in the server's folder that gets what its processes print.
 	logName = "server.log"
 )
 
-// A Server is a server process, or several one after the other that share
-// ports and data. Its methods may be called from one goroutine at a time, but
-// for Endpoint, Perigee and Log, which may overlap with everything.
-type Server struct {
-	binary   string
-	dir      string
-	flags    []string
-	endpoint string
-	http     string
-
-	process *process
+// Options say what to start.
+type Options struct {
+	Binary string
+	Dir    string // for data and the log
+	// Flags are those of the standalone command, but for ports and data. In a deployment
+	// each goes to the tiers that know it.
+	Flags []string
+	// Stores is how many store nodes the deployment has: a router and a proxy come beside
+	// them. 0: no deployment, but all tiers in one process.
+	Stores int
 }
 
-// Open starts the binary with flags in addition to those for its ports and its
-// data, which it keeps in dir, and returns once the server is ready. The caller
-// must Close it.
-func Open(ctx context.Context, binary, dir string, flags ...string) (*Server, error) {
-	s := &Server{binary: binary, dir: dir, flags: flags}
+// A Server is a server process, or the processes of a deployment, or several one after
+// the other that share ports and data. Its methods may be called from one goroutine at a
+// time, but for Endpoint, Perigee and Log, which may overlap with everything.
+type Server struct {
+	opts     Options
+	endpoint string
+	parts    []*part // in the order in which they start; the last one serves clients
+}
+
+// A part is a process of a server.
+type part struct {
+	tier    string // the command
+	args    []string
+	http    string
+	process *process // of the moment, or the last one; nil before the first
+}
+
+// Open starts a server and returns once it is ready. The caller must Close it.
+func Open(ctx context.Context, opts Options) (*Server, error) {
+	s := &Server{opts: opts}
 	var err error
 	for range openTries {
-		var ports []string
-		if ports, err = freeAddresses(2); err != nil {
+		if err = s.place(); err != nil {
 			return nil, err
 		}
-		s.endpoint, s.http = ports[0], ports[1]
 		if err = s.Start(ctx); err == nil {
-			return s, nil
+			if err = s.awaitShards(ctx); err != nil {
+				err = errors.Join(err, s.Kill())
+			}
+			return s, err
 		}
 		if !strings.Contains(s.Log(0), "address already in use") {
 			break
@@ -70,59 +86,68 @@ func Open(ctx context.Context, binary, dir string, flags ...string) (*Server, er
 // Attach returns a server that something else has started at endpoint. It can
 // neither be stopped nor started, and has no log.
 func Attach(binary, endpoint string) *Server {
-	return &Server{binary: binary, endpoint: endpoint}
+	return &Server{opts: Options{Binary: binary}, endpoint: endpoint}
 }
 
 // Endpoint returns the host:port for clients. It stays the same over restarts.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Start starts the server again after Kill, with the same ports and data, and
-// returns once it is ready.
+// Start starts again what has been killed, with the same ports and data, and returns
+// once it is ready.
 func (s *Server) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	args := append([]string{
-		"standalone", "--data-dir", filepath.Join(s.dir, "data"),
-		"--grpc-listen", s.endpoint, "--http-listen", s.http,
-	}, s.flags...)
-	p, err := startProcess(s.binary, filepath.Join(s.dir, logName), args)
-	if err != nil {
-		return err
-	}
-	s.process = p
-	if err := s.awaitReady(ctx); err != nil {
-		return errors.Join(err, s.Kill())
+	for _, p := range s.parts {
+		if p.running() {
+			continue
+		}
+		if err := p.start(ctx, s.opts); err != nil {
+			return errors.Join(err, s.Kill())
+		}
 	}
 	return nil
 }
 
-func (s *Server) awaitReady(ctx context.Context) error {
+func (p *part) running() bool {
+	if p.process == nil {
+		return false
+	}
+	select {
+	case <-p.process.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *part) start(ctx context.Context, opts Options) (err error) {
+	p.process, err = startProcess(opts.Binary, filepath.Join(opts.Dir, logName), append([]string{p.tier}, p.args...))
+	if err != nil {
+		return err
+	}
 	tick := time.NewTicker(probePause)
 	defer tick.Stop()
 	for {
-		if err := s.probe(ctx); err == nil {
+		if _, err := get(ctx, p.http, "/readyz"); err == nil {
 			return nil
 		}
 		select {
-		case <-s.process.ended:
-			return fmt.Errorf("server ended before it was ready: %w", s.process.err)
+		case <-p.process.ended:
+			return fmt.Errorf("%s ended before it was ready: %w", p.tier, p.process.err)
 		case <-ctx.Done():
-			return fmt.Errorf("server not ready: %w", ctx.Err())
+			return fmt.Errorf("%s not ready: %w", p.tier, ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
-func (s *Server) probe(ctx context.Context) error {
-	_, err := s.get(ctx, "/readyz")
-	return err
+// Metrics returns what the process that serves clients shows to Prometheus.
+func (s *Server) Metrics(ctx context.Context) (string, error) {
+	return get(ctx, s.parts[len(s.parts)-1].http, "/metrics")
 }
 
-// Metrics returns what the server shows to Prometheus.
-func (s *Server) Metrics(ctx context.Context) (string, error) { return s.get(ctx, "/metrics") }
-
-func (s *Server) get(ctx context.Context, path string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+path, nil)
+func get(ctx context.Context, address, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return "", err
 	}
@@ -141,42 +166,62 @@ func (s *Server) get(ctx context.Context, path string) (string, error) {
 	return string(content), nil
 }
 
-// Kill ends the process as a crash does, and returns once it is gone.
-func (s *Server) Kill() error {
-	if err := s.process.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("kill server: %w", err)
+// Kill ends all processes as a crash of the machine does, and returns once they are gone.
+func (s *Server) Kill() error { return s.kill("") }
+
+// KillTier does so with the processes of one tier of a deployment.
+func (s *Server) KillTier(tier string) error { return s.kill(tier) }
+
+func (s *Server) kill(tier string) (err error) {
+	for _, p := range slices.Backward(s.parts) {
+		if p.process == nil || tier != "" && p.tier != tier {
+			continue
+		}
+		if killErr := p.process.cmd.Process.Kill(); killErr != nil && !errors.Is(killErr, os.ErrProcessDone) {
+			err = errors.Join(err, fmt.Errorf("kill %s: %w", p.tier, killErr))
+			continue
+		}
+		<-p.process.ended
 	}
-	<-s.process.ended
-	return nil
+	return err
 }
 
-// Close stops the server in order and returns once it is gone. An error says
-// that it did not stop by itself, or that it did not do so cleanly.
-func (s *Server) Close() error {
-	if s.process == nil {
+// Close stops the server in order, the proxy first, and returns once it is gone. An error
+// says that it did not stop by itself, or that it did not do so cleanly.
+func (s *Server) Close() (err error) {
+	for _, p := range slices.Backward(s.parts) {
+		err = errors.Join(err, p.close())
+	}
+	return err
+}
+
+func (p *part) close() error {
+	if p.process == nil {
 		return nil
 	}
-	if err := s.process.cmd.Process.Signal(syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
-		<-s.process.ended
+	if err := p.process.cmd.Process.Signal(syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
+		<-p.process.ended
 		return nil
 	}
 	limit := time.NewTimer(stopLimit)
 	defer limit.Stop()
 	select {
-	case <-s.process.ended:
-		if s.process.err != nil {
-			return fmt.Errorf("server stopped: %w", s.process.err)
+	case <-p.process.ended:
+		if p.process.err != nil {
+			return fmt.Errorf("%s stopped: %w", p.tier, p.process.err)
 		}
 		return nil
 	case <-limit.C:
-		return errors.Join(fmt.Errorf("server still runs %v after it was told to stop", stopLimit), s.Kill())
+		_ = p.process.cmd.Process.Kill() // it may have ended just now
+		<-p.process.ended
+		return fmt.Errorf("%s still runs %v after it was told to stop", p.tier, stopLimit)
 	}
 }
 
 // Perigee runs a command of the binary, such as topic create, against the
 // server and returns what it printed. An error holds its error output.
 func (s *Server) Perigee(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, s.binary, append(args, "--endpoint", s.endpoint)...)
+	cmd := exec.CommandContext(ctx, s.opts.Binary, append(args, "--endpoint", s.endpoint)...)
 	cmd.Env = environment()
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -188,8 +233,8 @@ func (s *Server) Perigee(ctx context.Context, args ...string) (string, error) {
 
 // Log returns what the server has printed after the first skip bytes.
 func (s *Server) Log(skip int) string {
-	content, err := os.ReadFile(filepath.Join(s.dir, logName))
-	if err != nil || s.dir == "" || skip >= len(content) {
+	content, err := os.ReadFile(filepath.Join(s.opts.Dir, logName))
+	if err != nil || s.opts.Dir == "" || skip >= len(content) {
 		return ""
 	}
 	return string(content[skip:])

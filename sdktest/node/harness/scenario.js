@@ -20,10 +20,16 @@ const CLIENT_LOG_LINES = 100;
 // stream's error would be nobody's and end the process.
 const STREAMS_END = 300;
 
-/** Declares a test. For flags see Server.start; body gets the Scenario. */
-export function scenario(name, flags, body) {
+/**
+ * What scenarios say that are about what one shard promises: the order of what lies in
+ * different queues, the number of a queue or its offsets, what one receive finds.
+ */
+export const oneShard = { stores: 1 };
+
+/** Declares a test. For flags and deployment see Server.start; body gets the Scenario. */
+export function scenario(name, flags, body, deployment) {
   test(name, { timeout: 180_000 }, async () => {
-    const server = await Server.start(flags);
+    const server = await Server.start(flags, deployment);
     const s = new Scenario(server);
     try {
       await body(s);

@@ -1,5 +1,6 @@
 // A Perigee server in a process of its own, with a data directory that goes when
-// the server does.
+// the server does. With PERIGEE_TIERS set it is a deployment: a router, store nodes
+// and a proxy, each in a process of its own.
 
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -27,34 +28,126 @@ const DEFAULTS = { '--long-polling-max': '2s' };
 
 const LOG_LINES = 300;
 
-export class Server {
-  #flags;
-  #child;
-  #log = [];
+/** Whether servers are deployments. */
+export const tiers = ![ undefined, '', '0' ].includes(process.env.PERIGEE_TIERS);
 
-  constructor(flags, dataDir, ports) {
-    this.dataDir = dataDir;
+// The flags of the standalone command, by the beginning of their names, that are not
+// those of the proxy.
+const FLAGS_OF = {
+  '--auto-create-': 'router',
+  '--default-queues': 'router',
+  '--flush': 'store',
+  '--lite-topics': 'store',
+  '--max-waiting-receives': 'store',
+  '--metrics-max-topics': 'store',
+  '--retention-': 'store',
+  '--segment-size': 'store',
+  '--transactions-': 'store',
+};
+
+function tierOf(flag) {
+  return Object.entries(FLAGS_OF).find(([ prefix ]) => flag.startsWith(prefix))?.[1] ?? 'proxy';
+}
+
+// One process of a server.
+class Part {
+  #args;
+  #child;
+  #keep;
+
+  constructor(tier, flags, dataDir, httpPort, keep) {
+    this.tier = tier;
+    this.httpPort = httpPort;
+    this.#keep = keep;
+    this.#args = [ tier, ...Object.entries({
+      ...flags, '--data-dir': dataDir, '--http-listen': `127.0.0.1:${httpPort}`,
+    }).map(([ name, value ]) => `${name}=${value}`) ];
+  }
+
+  get running() {
+    return this.#child?.pid !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
+  }
+
+  async start() {
+    const child = spawn(binary, this.#args, { stdio: [ 'ignore', 'pipe', 'pipe' ] });
+    this.#child = child;
+    const orphaned = () => child.kill('SIGKILL');
+    process.once('exit', orphaned);
+    child.on('exit', () => process.removeListener('exit', orphaned));
+    child.on('error', err => this.#keep(`cannot run ${binary}: ${err.message}`));
+    child.on('exit', (code, signal) => this.#keep(`-- ${this.tier} ended with ${signal ?? code}`));
+    for (const stream of [ child.stdout, child.stderr ]) {
+      stream.setEncoding('utf8');
+      stream.on('data', text => text.trimEnd().split('\n').forEach(line => this.#keep(line)));
+    }
+    const ready = `http://127.0.0.1:${this.httpPort}/readyz`;
+    await until(ready, async () => {
+      if (!this.running) return 'ended';
+      return (await fetch(ready)).ok;
+    });
+    if (!this.running) throw new Error(`the ${this.tier} ended while it started`);
+  }
+
+  /** Ends the process with a signal, and returns how it ended; undefined when it had. */
+  async end(signal) {
+    if (!this.running) return undefined;
+    const gone = once(this.#child, 'exit');
+    this.#child.kill(signal);
+    return signal === 'SIGKILL' ? await gone : await within(`the ${this.tier} to stop`, gone);
+  }
+
+  async metrics() {
+    return await (await fetch(`http://127.0.0.1:${this.httpPort}/metrics`)).text();
+  }
+}
+
+export class Server {
+  #log = [];
+  #parts; // in the order in which they start
+  #root;
+
+  constructor(flags, stores, root, ports) {
+    this.#root = root;
     this.port = ports[0];
-    this.httpPort = ports[1];
-    this.#flags = Object.entries({
-      ...DEFAULTS,
-      ...(typeof flags === 'function' ? flags(ports[0]) : flags),
-      '--data-dir': dataDir,
-      '--grpc-listen': `127.0.0.1:${ports[0]}`,
-      '--http-listen': `127.0.0.1:${ports[1]}`,
-    }).map(([ name, value ]) => `${name}=${value}`);
+    /** On how many shards a topic is. */
+    this.shards = stores || 1;
+    /** The data of the process that clients are connected to. */
+    this.dataDir = stores ? path.join(root, 'proxy') : root;
+    const clients = { '--grpc-listen': `127.0.0.1:${ports[0]}` };
+    const given = Object.entries({ ...DEFAULTS, ...(typeof flags === 'function' ? flags(ports[0]) : flags) });
+    const left = ports.slice(1);
+    const part = (tier, dataDir, ...groups) => new Part(tier, Object.assign({}, ...groups), dataDir, left.shift(), line => this.#keep(line));
+    if (!stores) {
+      this.#parts = [ part('standalone', root, Object.fromEntries(given), clients) ];
+      return;
+    }
+    const of = tier => Object.fromEntries(given.filter(([ name ]) => tierOf(name) === tier));
+    const router = `127.0.0.1:${left.shift()}`;
+    this.#parts = [
+      part('router', path.join(root, 'router'), of('router'), { '--listen': router }),
+      ...Array.from({ length: stores }, (_, i) => String.fromCharCode(97 + i)).map(name => {
+        const listen = `127.0.0.1:${left.shift()}`;
+        return part('store', path.join(root, name), of('store'), { '--name': name, '--router': router, '--listen': listen });
+      }),
+      part('proxy', this.dataDir, of('proxy'), { '--router': router }, clients),
+    ];
   }
 
   /**
    * Starts a server on free ports and waits until it is ready. flags are those of
-   * the standalone command, or a function from the port of the clients to them.
+   * the standalone command, or a function from the port of the clients to them. stores
+   * is how many store nodes there are where servers are deployments.
    */
-  static async start(flags = {}) {
-    const dataDir = await mkdtemp(path.join(tmpdir(), 'perigee-node-'));
+  static async start(flags = {}, { stores = 2 } = {}) {
+    const root = await mkdtemp(path.join(tmpdir(), 'perigee-node-'));
+    const nodes = tiers ? stores : 0;
     for (let left = 5; ; left--) {
-      const server = new Server(flags, dataDir, [ await freePort(), await freePort() ]);
+      const ports = [];
+      while (ports.length < 2 * nodes + 4) ports.push(await freePort());
+      const server = new Server(flags, nodes, root, ports);
       try {
         await server.restart();
+        if (nodes) await server.#placed(nodes);
         return server;
       } catch (err) {
         await server.kill();
@@ -63,6 +156,16 @@ export class Server {
           throw new Error(`the server does not start:\n${server.log}`, { cause: err });
         }
       }
+    }
+  }
+
+  /** Waits until new topics are placed on every store node, of which the router hears late. */
+  async #placed(stores) {
+    for (let i = 0; ; i++) {
+      const { topic } = await this.command('topic', 'create', `harness-${i}`, '--tls', '--insecure');
+      await this.command('topic', 'delete', `harness-${i}`, '--tls', '--insecure');
+      if (topic.shards.length === stores) return;
+      if (i === 200) throw new Error(`topics are placed on ${topic.shards.length} of ${stores} store nodes`);
     }
   }
 
@@ -76,48 +179,29 @@ export class Server {
     return this.#log.join('\n');
   }
 
-  /** Starts the server again on the same ports with the same data. */
+  /** Starts what has ended again, on the same ports with the same data. */
   async restart() {
-    const child = spawn(binary, [ 'standalone', ...this.#flags ], { stdio: [ 'ignore', 'pipe', 'pipe' ] });
-    this.#child = child;
-    const orphaned = () => child.kill('SIGKILL');
-    process.once('exit', orphaned);
-    child.on('exit', () => process.removeListener('exit', orphaned));
-    child.on('error', err => this.#keep(`cannot run ${binary}: ${err.message}`));
-    child.on('exit', (code, signal) => this.#keep(`-- ended with ${signal ?? code}`));
-    for (const stream of [ child.stdout, child.stderr ]) {
-      stream.setEncoding('utf8');
-      stream.on('data', text => text.trimEnd().split('\n').forEach(line => this.#keep(line)));
+    for (const part of this.#parts) {
+      if (!part.running) await part.start();
     }
-    await until(`http://127.0.0.1:${this.httpPort}/readyz`, async () => {
-      if (!this.#running()) return 'ended';
-      return (await fetch(`http://127.0.0.1:${this.httpPort}/readyz`)).ok;
-    });
-    if (!this.#running()) throw new Error('the server ended while it started');
   }
 
-  /** Ends the process in order. It must do so, and without an error. */
+  /** Ends the processes in order. They must do so, and without an error. */
   async stop() {
-    const child = this.#child;
-    if (!this.#running()) return;
-    const gone = once(child, 'exit');
-    child.kill('SIGTERM');
-    const [ code, signal ] = await within('the server to stop', gone);
-    if (code !== 0) throw new Error(`the server stopped with ${signal ?? code}:\n${this.log}`);
+    for (const part of this.#parts.toReversed()) {
+      const [ code, signal ] = await part.end('SIGTERM') ?? [ 0 ];
+      if (code !== 0) throw new Error(`the ${part.tier} stopped with ${signal ?? code}:\n${this.log}`);
+    }
   }
 
-  /** Ends the process as a crash would, and waits until it is gone. */
-  async kill() {
-    const child = this.#child;
-    if (!child || !this.#running()) return;
-    const gone = once(child, 'exit');
-    child.kill('SIGKILL');
-    await gone;
+  /** Ends all processes, or those of a tier, as a crash would, and waits until they are gone. */
+  async kill(tier) {
+    await Promise.all(this.#parts.filter(p => !tier || p.tier === tier).map(p => p.end('SIGKILL')));
   }
 
-  /** Deletes the data directory. */
+  /** Deletes the data directories. */
   async remove() {
-    await rm(this.dataDir, { recursive: true, force: true });
+    await rm(this.#root, { recursive: true, force: true });
   }
 
   async createTopic(name, ...flags) {
@@ -147,9 +231,9 @@ export class Server {
     return queues.map(q => q.max_offset - q.min_offset);
   }
 
-  /** The value of a metric, summed over its labels. */
+  /** The value of a metric, summed over its labels and the processes that have it. */
   async metric(name) {
-    const text = await (await fetch(`http://127.0.0.1:${this.httpPort}/metrics`)).text();
+    const text = (await Promise.all(this.#parts.map(p => p.metrics()))).join('\n');
     const values = text.split('\n').filter(line => line.split(/[ {]/, 1)[0] === name).map(line => Number(line.split(' ').at(-1)));
     if (values.length === 0) throw new Error(`no metric ${name}`);
     return values.reduce((sum, v) => sum + v);
@@ -162,10 +246,6 @@ export class Server {
       timeout: 20_000,
     });
     return JSON.parse(stdout);
-  }
-
-  #running() {
-    return this.#child.pid !== undefined && this.#child.exitCode === null && this.#child.signalCode === null;
   }
 
   #keep(line) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 
-import { scenario, short } from '../harness/scenario.js';
+import { oneShard, scenario, short } from '../harness/scenario.js';
 import { OffsetOption } from '../harness/sdk.js';
 import { until } from '../harness/wait.js';
 
@@ -112,4 +112,4 @@ scenario('what lite consumers may not do is told with its limit', { '--lite-topi
   await assert.rejects(sendTo(producer, 'chats', [ 'cleo' ], 0, 1), /the limit is 2/);
   await assert.rejects(sendTo(producer, 'chats', [ 'no name' ], 0, 1), /letters, digits/);
   await assert.rejects(producer.send({ topic: 'chats', body: Buffer.from('plain') }), /type/i);
-});
+}, oneShard);

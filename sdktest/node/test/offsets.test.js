@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 
 import { Offsets } from '../harness/raw.js';
-import { bodies, receive, scenario } from '../harness/scenario.js';
+import { bodies, oneShard, receive, scenario } from '../harness/scenario.js';
 
 scenario('the stubs of the SDK tell and move where a group is, and pull without one', {}, async s => {
   await s.server.createTopic('orders', '--queues=1');
@@ -21,7 +21,7 @@ scenario('the stubs of the SDK tell and move where a group is, and pull without 
   assert.equal(await offsets.get(), 7);
   const views = await receive(await s.simpleConsumer('readers', 'orders'), 3);
   assert.deepEqual(views.map(v => v.body.toString()), sent.slice(7));
-});
+}, oneShard);
 
 scenario('a FIFO group that is reset under its consumer starts again in order', {}, async s => {
   await s.server.createTopic('orders', '--type=FIFO', '--queues=1');

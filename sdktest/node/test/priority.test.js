@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 
-import { receive, scenario } from '../harness/scenario.js';
+import { oneShard, receive, scenario } from '../harness/scenario.js';
 
 // The SDK takes a priority of 0 for none.
 scenario('higher priorities are received first, and first again when they fail', {}, async s => {
@@ -18,4 +18,4 @@ scenario('higher priorities are received first, and first again when they fail',
   assert.equal(views[0].priority, 9);
   for (const view of [ views[3], views[1] ]) await consumer.changeInvisibleDuration(view, 0);
   assert.deepEqual(texts(await receive(consumer, 2)), [ 'priority 3', 'priority 1' ]);
-});
+}, oneShard);

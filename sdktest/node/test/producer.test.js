@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 
-import { bodies, receive, scenario } from '../harness/scenario.js';
+import { bodies, oneShard, receive, scenario } from '../harness/scenario.js';
 import { NotFoundException } from '../harness/sdk.js';
 
 scenario('a message arrives as it was sent', {}, async s => {
@@ -47,7 +47,7 @@ scenario('a receipt names the message, and one transaction id for both', {}, asy
   }
   assert.deepEqual(receipts.map(r => r.offset), [ 0, 1, 2, 3, 4 ]);
   assert.equal(new Set(receipts.map(r => r.messageId)).size, 5);
-});
+}, oneShard);
 
 scenario('a producer that was started without topics can send at once', {}, async s => {
   await s.server.createTopic('orders');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 
-import { bodies, receive, scenario } from '../harness/scenario.js';
+import { bodies, oneShard, receive, scenario } from '../harness/scenario.js';
 
 // The SDK sends to queue 0 and receives from queue 0, whatever the route says.
 scenario('messages are spread over all queues, and a receive on queue 0 gets them all', {}, async s => {
@@ -18,4 +18,4 @@ scenario('messages are spread over all queues, and a receive on queue 0 gets the
   assert.ok(sizes.every(size => size > 0), `queue sizes ${sizes}`);
   assert.deepEqual(views.map(v => v.body.toString()).sort(), sent.sort());
   assert.equal(await s.server.open('readers', 'orders'), 0);
-});
+}, oneShard);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 
-import { bodies, receive, scenario } from '../harness/scenario.js';
+import { bodies, oneShard, receive, scenario } from '../harness/scenario.js';
 import { until, within } from '../harness/wait.js';
 
 async function oneMessage(s) {
@@ -37,7 +37,7 @@ scenario('a receive that waits is woken by a message', { '--long-polling-max': '
 
   const [ view ] = await within('the receive to end', waiting, 12_000);
   assert.equal(view.body.toString(), 'wake up');
-});
+}, oneShard);
 
 scenario('acknowledged messages are settled and do not come back', {}, async s => {
   await s.server.createTopic('orders');

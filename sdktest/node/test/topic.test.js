@@ -36,7 +36,7 @@ scenario('the first send creates a topic where that is configured', { '--auto-cr
 
   await producer.send({ topic: 'new', body: Buffer.from('first') });
 
-  assert.equal((await s.server.queueSizes('new')).length, 3);
+  assert.equal((await s.server.queueSizes('new')).length, 3 * s.server.shards);
   const [ view ] = await receive(await s.simpleConsumer('readers', 'new'), 1);
   assert.equal(view.body.toString(), 'first');
 });
