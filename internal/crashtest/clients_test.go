@@ -96,8 +96,8 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 		from.Broker = &rmqpb.Broker{Name: c.shards[c.rng.IntN(len(c.shards))]}
 	}
 	wait := time.Second
-	if c.lite && len(c.shards) > 0 {
-		wait = 20 * time.Millisecond // few lite topics may all be on one shard, and nothing comes from the others
+	if len(c.shards) > 0 {
+		wait = 20 * time.Millisecond // what there is may all be on one shard, and nothing comes from the others
 	}
 	began := time.Now()
 	stream, err := service.ReceiveMessage(callCtx, &rmqpb.ReceiveMessageRequest{
