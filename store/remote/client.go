@@ -242,13 +242,32 @@ func (c *Client) ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) 
 // settle asks about leases, and answers in their order.
 func (c *Client) settle(ctx context.Context, count int, field protoNumber, shard func(i int) string, add func(w *builder, i int)) []error {
 	return c.byNode(count, shard, func(n *node, places []int) ([]error, error) {
-		return n.settle(ctx, len(places), field, func(w *builder) {
-			for _, i := range places {
-				add(w, i)
+		results := make([]error, 0, len(places))
+		for len(places) > 0 {
+			page := places[:min(len(places), maxLeases)]
+			places = places[len(page):]
+			answers, err := n.settle(ctx, len(page), field, func(w *builder) {
+				for _, i := range page {
+					add(w, i)
+				}
+			})
+			for at := range page { // what other pages have come to stands
+				if err != nil {
+					answers[at] = err
+				}
 			}
-		})
+			results = append(results, answers...)
+		}
+		return results, nil
 	})
 }
+
+// maxLeases is how many leases one call has at most, and maxReceive how many messages are
+// asked for at a time: a node does the work of one call without a pause.
+const (
+	maxLeases  = 1024
+	maxReceive = 1024
+)
 
 func (n *node) settle(ctx context.Context, count int, field protoNumber, add func(w *builder)) ([]error, error) {
 	answer, _, _, err := n.do(ctx, settling, 64*count, func(w *builder) {
@@ -256,10 +275,10 @@ func (n *node) settle(ctx context.Context, count int, field protoNumber, add fun
 		add(w)
 		w.end(begun)
 	})
-	if err != nil {
-		return nil, err
-	}
 	results := make([]error, count)
+	if err != nil {
+		return results, err
+	}
 	at := 0
 	err = readAnswer(answer, func(r *reader) error {
 		if r.num != answerSettled {

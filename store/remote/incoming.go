@@ -3,6 +3,8 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -181,8 +183,16 @@ func (c *incoming) receiveOf() (r mq.Receive, err error) {
 			r.Lite = f.string()
 		}
 	}
-	c.err = err
+	c.err = errors.Join(err, atMost("max", r.Max, maxReceive))
 	return r, c.complete(f.err, r.Topic != nil && r.Group != nil && r.Max > 0 && r.Invisible > 0)
+}
+
+// atMost refuses what a node would have to do without a pause.
+func atMost(field string, n, limit int) error {
+	if n <= limit {
+		return nil
+	}
+	return &mq.InvalidError{Kind: mq.ErrInvalid, Field: field, Value: strconv.Itoa(n), Reason: fmt.Sprintf("must be at most %d in one call", limit)}
 }
 
 // filter returns the filter of an expression, compiled once.
@@ -222,7 +232,7 @@ func (c *incoming) change(ctx context.Context) {
 // settled makes a call about leases and answers it: nothing when all went well, else one
 // result for each.
 func (c *incoming) settled(err error, n int, call func() []error) {
-	if err := c.complete(err, n > 0); err != nil {
+	if err := errors.Join(c.complete(err, n > 0), atMost("leases", n, maxLeases)); err != nil {
 		c.refuse(err)
 		return
 	}

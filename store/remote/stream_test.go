@@ -347,3 +347,36 @@ func TestWhatIsWrittenByHandIsWhatTheProtoSays(t *testing.T) {
 		require.NoError(t, stream.CloseSend())
 	})
 }
+
+// TestManyLeasesGoInSeveralCalls: one call of any size would stop the others, or break the
+// connection.
+func TestManyLeasesGoInSeveralCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []int
+		h := &hooked{change: func(changes []mq.LeaseChange) []error {
+			calls = append(calls, len(changes))
+			errs := make([]error, len(changes))
+			for i := range errs {
+				if changes[i].Lease.Offset == 2000 {
+					errs[i] = mq.ErrLeaseEnded
+				}
+			}
+			return errs
+		}}
+		one(t, h, func(_ *cluster, _ *testNode, c *remote.Client) {
+			changes := make([]mq.LeaseChange, 2500)
+			for i := range changes {
+				changes[i].Lease = mq.Lease{Shard: "s", Offset: mq.QueueOffset(i)}
+			}
+			errs := c.ChangeInvisible(t.Context(), changes)
+			require.Equal(t, []int{1024, 1024, 452}, calls)
+			require.Len(t, errs, len(changes))
+			for i, err := range errs {
+				require.Equal(t, i == 2000, err != nil, "lease %d", i)
+			}
+			_, err := c.Receive(t.Context(), "s", mq.Receive{Topic: topic(), Group: group(), Max: 1025, Invisible: time.Minute})
+			require.ErrorIs(t, err, mq.ErrInvalid)
+			require.ErrorContains(t, err, "1024")
+		})
+	})
+}
