@@ -118,8 +118,9 @@ func (c *client) send() error {
 		sn.lane = []string{"a", "b", "c"}[c.rng.IntN(3)]
 		_, sn.queues[0], _ = topic.QueueOf(sn.lane)
 	}
+	queue := sn.queues[0] // from beginSend on a client that sends it again may add one
 	l.beginSend(sn)
-	return c.append(topic, sn, sn.queues[0])
+	return c.append(topic, sn, queue)
 }
 
 // sendAgain repeats a send, as an SDK does that got no answer, or one whose answer came
