@@ -108,7 +108,7 @@ benchmarks: ## Run every Go benchmark once, to see that they still do.
 clustertest: KILLS = $(if $(SHORT),4,20)
 clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
-	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThatAreCutOff' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
+	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThat|AStoreNodeThatIsKilled' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.

@@ -24,11 +24,11 @@ type history struct {
 	seen   map[string]map[string]map[string]*fate // by group, message and shard
 	at     map[place]string
 	faults []string
-	killed bool        // a process has been killed at least once
-	cut    time.Time   // when one was killed last
-	cuts   []time.Time // and the times before
+	killed bool   // a process has been killed at least once
+	cuts   []span // while they were
 	// deployed: there are several shards, and proxies that are killed apart from them.
 	deployed bool
+	outages  *outages // of shards
 
 	acked, unknown, delivered, redelivered, acks, late int
 	// Sends that were answered when they were tried again, recalls and ends of transactions
@@ -65,7 +65,7 @@ func (h *history) fate(k key) *fate { return h.seen[k.group][k.id][k.shard] }
 type sent struct {
 	ids     []string
 	tag     string
-	tries   int // how often it was asked for
+	tries   []span // when it was asked for
 	acked   bool
 	answers []answer // different ones
 	*wait            // of a delayed or a half message
@@ -98,12 +98,21 @@ func (h *history) fault(kind *int, format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// cutOff notes that the server was killed, and with it every receive under way.
-func (h *history) cutOff() {
+// cutOff notes that the server, or a part of it, was killed meanwhile, and with it every
+// receive under way.
+func (h *history) cutOff(cut span) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.killed, h.cut = true, time.Now()
-	h.cuts = append(h.cuts, h.cut)
+	h.killed = true
+	h.cuts = append(h.cuts, cut)
+}
+
+// lastCut returns when something was killed last.
+func (h *history) lastCut() (at time.Time) {
+	if n := len(h.cuts); n > 0 {
+		at = h.cuts[n-1].to
+	}
+	return at
 }
 
 // handover is how far apart the arrival of messages and the death of the proxy that brought
@@ -113,7 +122,8 @@ const handover = 500 * time.Millisecond
 // handedOver reports whether what arrived then may have been given back at the death of a
 // proxy.
 func (h *history) handedOver(at time.Time) bool {
-	return h.deployed && slices.ContainsFunc(h.cuts, func(cut time.Time) bool { return cut.Sub(at).Abs() < handover })
+	around := span{at.Add(-handover), at.Add(handover)}
+	return h.deployed && slices.ContainsFunc(h.cuts, around.overlaps)
 }
 
 func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
@@ -127,11 +137,11 @@ func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
 	return sn
 }
 
-// begin notes that a send is asked for, once more perhaps.
-func (h *history) begin(sn *sent) {
+// tried notes that a send was asked for meanwhile, once more perhaps.
+func (h *history) tried(sn *sent, try span) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	sn.tries++
+	sn.tries = append(sn.tries, try)
 }
 
 // endSend notes that a send was answered OK, at first or when it was tried again.
@@ -204,7 +214,7 @@ func (h *history) deliver(d delivery) {
 		// When the lease ends at the latest: a receive that a kill cut off may have
 		// leased it again.
 		from := f.lastSeen.Add(invisible)
-		if end := h.cut.Add(invisible); h.cut.After(f.lastSeen) && end.After(from) {
+		if end := h.lastCut().Add(invisible); h.lastCut().After(f.lastSeen) && end.After(from) {
 			from = end
 		}
 		if d.began.After(from) {
@@ -351,8 +361,13 @@ func (h *history) judgeSend(group, tag string, sn *sent) {
 	case len(shards) == 0:
 		h.fault(&h.lost, "group %s got 0 messages of the send %v (answered OK: %t)", group, sn.ids, sn.acked)
 		return
-	case len(shards) > max(sn.tries, 1):
-		h.fault(&h.other, "the send %v is on the shards %v and was asked for %d times", sn.ids, shards, sn.tries)
+	case len(shards) > max(len(sn.tries), 1):
+		h.fault(&h.other, "the send %v is on the shards %v and was asked for %d times", sn.ids, shards, len(sn.tries))
+	case len(shards) > 1 && !h.outages.met(sn.tries, shards):
+		h.fault(&h.other, "the send %v is on the shards %v, none of which was away when it was asked for", sn.ids, shards)
+	}
+	if len(sn.answers) > 1 && len(shards) == 1 {
+		h.fault(&h.other, "%v was answered with %+v, and is on the shard %v only", sn.ids, sn.answers, shards)
 	}
 	var firsts []int64
 	for _, shard := range shards {

@@ -55,7 +55,7 @@ func (r *run) create() {
 	require.NoError(r.t, err)
 	admin := adminpb.NewAdminServiceClient(conn)
 	for _, l := range r.loads {
-		l.history.deployed = r.deployed()
+		l.history.deployed, l.history.outages = r.deployed(), r.outages
 		req := &adminpb.CreateTopicRequest{Name: l.topic, Type: adminpb.TopicType(l.kind), Queues: priorities}
 		require.Eventually(r.t, func() bool { // the router hears late of store nodes
 			resp, err := admin.CreateTopic(r.t.Context(), req)
