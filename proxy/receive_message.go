@@ -197,10 +197,13 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 	}
 	s.unordered.note(ctx, r)
 	session.Received(r.named, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
-	poll, cancel := s.streams.untilDrained(ctx)
+	// A shard that does not answer must not take the time to say so.
+	inTime, cancelPoll := context.WithTimeout(ctx, room(ctx)+margin(ctx)/2)
+	defer cancelPoll()
+	poll, cancel := s.streams.untilDrained(inTime)
 	defer cancel()
 	got, err := s.fromShards(poll, r)
-	if err != nil && poll.Err() != nil && ctx.Err() == nil {
+	if err != nil && poll.Err() != nil && inTime.Err() == nil {
 		return nil, nil // draining: the poll ends early, and empty
 	}
 	if err != nil || len(got) == 0 {
