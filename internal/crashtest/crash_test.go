@@ -101,6 +101,7 @@ type run struct {
 	killed     map[string]int
 	before     func()        // called when there are topics and no clients yet; nil: nothing is done
 	outages    *outages      // of shards
+	cuts       *outages      // of anything
 	longest    time.Duration // until clients went on without what was killed
 	reached    time.Duration // until every proxy had found a store node again, the longest time
 }
@@ -109,7 +110,7 @@ type run struct {
 // they have seen.
 func (r *run) run(trouble func(ctx context.Context)) {
 	r.killed = map[string]int{}
-	r.outages = new(outages)
+	r.outages, r.cuts = new(outages), new(outages)
 	r.start()
 	r.server.prepare(r.t)
 	r.create()
@@ -204,12 +205,9 @@ func (r *run) down() { r.cutting(r.server.down) }
 
 // cutting kills something.
 func (r *run) cutting(kill func()) {
-	cut := span{from: time.Now()}
+	end := r.cuts.begin(anything...)
 	kill()
-	cut.to = time.Now()
-	for _, l := range r.loads {
-		l.history.cutOff(cut)
-	}
+	end()
 }
 
 // kill lets the clients work for a while, kills the server in one of several

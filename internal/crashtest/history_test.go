@@ -6,6 +6,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	grpcstatus "google.golang.org/grpc/status"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
 
 // invisible is the lease of every delivery; margin is how long before its end an
@@ -24,11 +28,12 @@ type history struct {
 	seen   map[string]map[string]map[string]*fate // by group, message and shard
 	at     map[place]string
 	faults []string
-	killed bool   // a process has been killed at least once
-	cuts   []span // while they were
+	cuts   *outages // while connections broke: a process was killed, or the network failed
 	// deployed: there are several shards, and proxies that are killed apart from them.
 	deployed bool
 	outages  *outages // of shards
+
+	failed map[string]int // sends that were not answered OK, by why
 
 	acked, unknown, delivered, redelivered, acks, late int
 	// Sends that were answered when they were tried again, recalls and ends of transactions
@@ -89,7 +94,7 @@ type fate struct {
 }
 
 func newHistory() *history {
-	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]map[string]*fate{}, at: map[place]string{}, from: map[string]int{}}
+	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]map[string]*fate{}, at: map[place]string{}, from: map[string]int{}, failed: map[string]int{}}
 }
 
 // fault notes that something does not hold.
@@ -98,24 +103,7 @@ func (h *history) fault(kind *int, format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// cutOff notes that the server, or a part of it, was killed meanwhile, and with it every
-// receive under way.
-func (h *history) cutOff(cut span) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.killed = true
-	h.cuts = append(h.cuts, cut)
-}
-
-// lastCut returns when something was killed last.
-func (h *history) lastCut() (at time.Time) {
-	if n := len(h.cuts); n > 0 {
-		at = h.cuts[n-1].to
-	}
-	return at
-}
-
-// handover is how far apart the arrival of messages and the death of the proxy that brought
+// handover is how far apart the arrival of messages and the end of the connection that brought
 // them may be, so that a store node does not know that they have arrived.
 const handover = 500 * time.Millisecond
 
@@ -123,7 +111,7 @@ const handover = 500 * time.Millisecond
 // proxy.
 func (h *history) handedOver(at time.Time) bool {
 	around := span{at.Add(-handover), at.Add(handover)}
-	return h.deployed && slices.ContainsFunc(h.cuts, around.overlaps)
+	return h.deployed && h.cuts.met([]span{around}, anything)
 }
 
 func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
@@ -142,6 +130,20 @@ func (h *history) tried(sn *sent, try span) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sn.tries = append(sn.tries, try)
+}
+
+// answeredWith counts a send that was not answered OK.
+func (h *history) answeredWith(status *rmqpb.Status, err error) {
+	if err == nil && status.GetCode() == rmqpb.Code_OK {
+		return
+	}
+	why := "without an answer: " + grpcstatus.Code(err).String()
+	if err == nil {
+		why = status.GetCode().String() + ": " + status.GetMessage()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failed[why]++
 }
 
 // endSend notes that a send was answered OK, at first or when it was tried again.
@@ -207,15 +209,15 @@ func (h *history) deliver(d delivery) {
 	}
 	h.redelivered++
 	early := d.at.Add(slack).Before(f.until)
-	if !h.killed && (f.settled || early) {
+	if !h.cuts.any() && (f.settled || early) {
 		h.duplicates++
 	}
 	if !f.until.IsZero() {
 		// When the lease ends at the latest: a receive that a kill cut off may have
 		// leased it again.
 		from := f.lastSeen.Add(invisible)
-		if end := h.lastCut().Add(invisible); h.lastCut().After(f.lastSeen) && end.After(from) {
-			from = end
+		if cut := h.cuts.last(); cut.After(f.lastSeen) && cut.Add(invisible).After(from) {
+			from = cut.Add(invisible)
 		}
 		if d.began.After(from) {
 			from = d.began

@@ -11,11 +11,11 @@ type span struct{ from, to time.Time }
 
 func (s span) overlaps(o span) bool { return !s.to.Before(o.from) && !o.to.Before(s.from) }
 
-// outages are the times in which a proxy may have found no way to a shard: its store node
-// was away, or the proxy was new.
+// outages are the times in which something was away. A shard is away as long as a proxy may
+// find no way to it: its store node is gone or cut off, or the proxy is new.
 type outages struct {
 	mu sync.Mutex
-	of map[string][]*span // by shard; to is zero as long as it goes on
+	of map[string][]*span // by what was away; to is zero as long as it goes on
 }
 
 // begin notes that outages of shards begin, and returns what ends them.
@@ -53,4 +53,31 @@ func (o *outages) met(tries []span, shards []string) bool {
 			return slices.ContainsFunc(tries, until.overlaps)
 		})
 	})
+}
+
+// anything is what outages are of where it does not matter.
+var anything = []string{"anything"}
+
+// any reports whether there has been an outage.
+func (o *outages) any() bool { return !o.last().IsZero() }
+
+// last returns when the last one was over: now, when one goes on.
+func (o *outages) last() (at time.Time) {
+	if o == nil {
+		return at
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, all := range o.of {
+		for _, away := range all {
+			to := away.to
+			if to.IsZero() {
+				to = time.Now()
+			}
+			if to.After(at) {
+				at = to
+			}
+		}
+	}
+	return at
 }

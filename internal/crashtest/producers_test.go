@@ -126,6 +126,7 @@ func (p *producer) send(ctx context.Context, req *rmqpb.SendMessageRequest, sn *
 		cancel()
 		try.to = time.Now()
 		p.history.tried(sn, try)
+		p.history.answeredWith(resp.GetStatus(), err)
 		if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK && len(resp.GetEntries()) == len(req.GetMessages()) {
 			entry := resp.GetEntries()[0]
 			p.history.endSend(sn, answer{entry.GetOffset(), entry.GetRecallHandle() + entry.GetTransactionId()}, failures > 0)

@@ -111,9 +111,16 @@ func newServer(t *testing.T, bin, flush string, args ...string) *server {
 	}, args...)...)
 }
 
+// keepAll lets a store remove nothing and refuse nothing for want of disk space: what else is
+// on the disk is no part of a test.
+var keepAll = []string{"--retention-disk-clean", "100%", "--retention-disk-force", "100%", "--retention-disk-refuse", "100%"}
+
 // newProcess returns a server that runs a command.
 func newProcess(t *testing.T, bin string, command ...string) *server {
 	t.Helper()
+	if command[0] == "standalone" || command[0] == "store" {
+		command = slices.Concat(command, keepAll)
+	}
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	require.NoError(t, err)
