@@ -27,7 +27,8 @@ KILLS    ?= 20
 HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
-# Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their own.
+# Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
+# own; to netns for three routers, three store nodes and two proxies with a host for each.
 TIERS    ?=
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
@@ -91,7 +92,11 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
 	done <<<"$$targets"
 
-sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes).
+sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes, TIERS=netns for one with a host for each).
+	$(if $(filter netns,$(TIERS)),sdktest/hosts.sh) $(MAKE) --no-print-directory sdks
+
+.PHONY: sdks
+sdks:
 	cd sdktest && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) $(GO) test -count=1 $(if $(SHORT),-short) ./...
 	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) SHORT=$(SHORT) npm test)
 

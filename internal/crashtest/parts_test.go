@@ -10,6 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// cached is long enough until every process has written down what it knows, which each does
+// behind every change and once a second at most.
+const cached = 5 * time.Second
+
 // routerAway is how long the router is away at least: longer than the lease of a node.
 const routerAway = 12 * time.Second
 
@@ -36,6 +40,8 @@ func TestADeploymentKeepsWhatItAnsweredWhicheverProcessesAreKilled(t *testing.T)
 			r := &run{t: t, column: "deployed, " + mode.name, server: d, loads: newLoads(), rng: rand.New(rand.NewPCG(seed, 0))}
 			if mode.noRouter {
 				r.before = func() {
+					// What is known is on the disks of all within a second.
+					require.True(t, pause(t.Context(), cached))
 					r.killed["router"]++
 					d.router.down()
 				}
