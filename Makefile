@@ -111,7 +111,7 @@ benchmarks: ## Run every Go benchmark once, to see that they still do.
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./...
 
 clustertest: KILLS = $(if $(SHORT),4,20)
-clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load; one table.
+clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load, and spoil its network; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThat|AStoreNodeThatIsKilled' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
