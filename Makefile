@@ -27,7 +27,8 @@ KILLS    ?= 20
 HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
-# Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their own.
+# Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
+# own; to netns for three routers, three store nodes and two proxies with a host for each.
 TIERS    ?=
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
@@ -91,7 +92,11 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
 	done <<<"$$targets"
 
-sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes).
+sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes, TIERS=netns for one with a host for each).
+	$(if $(filter netns,$(TIERS)),sdktest/hosts.sh) $(MAKE) --no-print-directory sdks
+
+.PHONY: sdks
+sdks:
 	cd sdktest && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) $(GO) test -count=1 $(if $(SHORT),-short) ./...
 	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) SHORT=$(SHORT) npm test)
 
@@ -106,9 +111,9 @@ benchmarks: ## Run every Go benchmark once, to see that they still do.
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./...
 
 clustertest: KILLS = $(if $(SHORT),4,20)
-clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load; one table.
+clustertest: build ## Kill KILLS proxies and store nodes of a deployment, and its router, under load, and spoil its network; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
-	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThatAreCutOff' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
+	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_DEPLOYMENT=1 $(GO) test ./internal/crashtest -run 'ADeployment|HostsThat|AStoreNodeThatIsKilled' -count=1 -timeout 30m $(if $(SHORT),-short) || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
 
 crashtest: build ## Kill the server KILLS times under load and check what it had acknowledged.

@@ -214,6 +214,16 @@ func (t *Topic) ShardsWith(queue QueueID) []string {
 	return names
 }
 
+// ShardOf returns one of the shards on which the queue is writable, the same one for the same
+// key as long as these stay the same. It is false when there is none.
+func (t *Topic) ShardOf(queue QueueID, key string) (shard string, ok bool) {
+	has := t.ShardsWith(queue)
+	if len(has) == 0 {
+		return "", false
+	}
+	return has[placeHash(key)%uint64(len(has))], true
+}
+
 // QueueOf returns the queue of a message group: by a hash that never changes, over the
 // topic's writable queues by shard and id. It is false when there is none.
 //

@@ -25,6 +25,8 @@ func (s *Server) Interceptors() []grpc.ServerOption {
 		s.recovery(),
 		// Inside of it, so that the time is the call's own; it sees panics pass.
 		s.observation(),
+		// Inside of it, which wants to know whether the client has given up.
+		inTime(),
 	}
 	if s.tracing != nil {
 		// Innermost, so that a span is of the handler alone.

@@ -2,15 +2,14 @@ package proxy
 
 import (
 	"cmp"
-	"math/rand/v2"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
 )
 
 // place returns the queue of the messages: that of their message group, on a PRIORITY topic
-// that of their priority, else the one whose turn it is, or, on several shards, that of the
-// first message id. One request is stored in one queue,
+// that of their priority, else the one whose turn it is; on several shards that of the first
+// message id, on a PRIORITY topic the shard of it. One request is stored in one queue,
 // all or nothing, so its messages must agree on it. The topic accepts the types of the
 // messages. The error matches mq.ErrForbidden when nothing is writable, or is a *codeError.
 func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
@@ -52,8 +51,8 @@ func groupOf(msgs []*rmqpb.Message) (group string, err error) {
 	return group, nil
 }
 
-// placeByPriority returns the queue of the priority of the messages, on any shard that has
-// it.
+// placeByPriority returns the queue of the priority of the messages, on a shard that has it:
+// that of the first message id.
 func placeByPriority(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq.QueueID, err error) {
 	first := msgs[0].GetSystemProperties().GetPriority()
 	queue = t.PriorityQueue(first)
@@ -65,11 +64,10 @@ func placeByPriority(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue mq
 				position(i, len(msgs)), p, other, first, queue)
 		}
 	}
-	has := t.ShardsWith(queue)
-	if len(has) == 0 || !t.Permission.CanWrite() {
+	// A send that comes again must come to the shard that knows the first one.
+	shard, ok := t.ShardOf(queue, msgs[0].GetSystemProperties().GetMessageId())
+	if !ok || !t.Permission.CanWrite() {
 		return "", 0, noWritableQueue(t)
 	}
-	// By chance and not in turn: in turn, a producer whose priorities come in a rhythm
-	// would send each of them to one shard.
-	return has[rand.IntN(len(has))], queue, nil
+	return shard, queue, nil
 }

@@ -97,9 +97,9 @@ func TestPrioritiesAreSpreadOverTheShardsThatHaveTheirQueue(t *testing.T) {
 	}}
 	var s Server
 	count := map[string]int{}
-	for range 100 {
+	for i := range 100 {
 		for _, p := range []int32{1, 3, 4} {
-			shard, queue, err := s.place(topic, []*rmqpb.Message{urgent("urgent", p, "m")})
+			shard, queue, err := s.place(topic, []*rmqpb.Message{urgent("urgent", p, fmt.Sprint("m", i))})
 			require.NoError(t, err)
 			require.Equal(t, mq.QueueID(min(p, 3)), queue)
 			count[fmt.Sprint(shard, " ", queue)]++
@@ -122,4 +122,26 @@ func TestGroupThatIsFIFOReceivesAPriorityTopicWhole(t *testing.T) {
 	got, err := s.nodes.Receive(t.Context(), topic.Shards[0].Shard, mq.Receive{Topic: topic, Group: g, Max: 10, Invisible: time.Minute})
 	require.NoError(t, err)
 	require.Len(t, got, 4)
+}
+
+func TestASendWithAPriorityThatComesAgainComesToTheShardThatKnowsIt(t *testing.T) {
+	s := newTestServer(t, onShards)
+	s.topic(t, "urgent", router.TopicSpec{Type: mq.TopicPriority, Queues: 2})
+	for i := range 60 {
+		for range 3 {
+			s.send(t, urgent("urgent", int32(i%2), fmt.Sprint(i)))
+		}
+	}
+	topic, err := s.meta.Topic(t.Context(), mq.Resource{Name: "urgent"})
+	require.NoError(t, err)
+	stored := 0
+	for _, sh := range topic.Shards {
+		for queue := range sh.Write {
+			r, err := s.nodes.Range(t.Context(), sh.Shard, topic, mq.QueueID(queue))
+			require.NoError(t, err)
+			require.Positive(t, r.Next, "queue %d of shard %s", queue, sh.Shard)
+			stored += int(r.Next)
+		}
+	}
+	require.Equal(t, 60, stored)
 }

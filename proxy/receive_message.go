@@ -27,8 +27,9 @@ const (
 // ReceiveMessage leases messages to a consumer and streams them.
 //
 // Fields: group; message_queue.topic and message_queue.broker.name (empty or
-// unknown: any shard of the topic; the queue id is not looked at, any queue of
-// the shard serves); filter_expression (TAG, SQL); batch_size (below 1 counts as 1,
+// unknown: any shard of the topic; while that shard has nothing for a receive that waits, the
+// others are asked too, see receive_shards.go; the queue id is not looked at, any queue of
+// a shard serves); filter_expression (TAG, SQL); batch_size (below 1 counts as 1,
 // above 32 as 32); invisible_duration (10 s to 12 h; ignored with auto_renew);
 // auto_renew; long_polling_timeout (absent: that of the client's settings, else
 // the deadline less 3 s; cut to the server's limit and to the deadline).
@@ -196,10 +197,13 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 	}
 	s.unordered.note(ctx, r)
 	session.Received(r.named, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
-	poll, cancel := s.streams.untilDrained(ctx)
+	// A shard that does not answer must not take the time to say so.
+	inTime, cancelPoll := context.WithTimeout(ctx, room(ctx)+margin(ctx)/2)
+	defer cancelPoll()
+	poll, cancel := s.streams.untilDrained(inTime)
 	defer cancel()
-	got, err := s.store.Receive(poll, r.shard, r.Receive)
-	if err != nil && poll.Err() != nil && ctx.Err() == nil {
+	got, err := s.fromShards(poll, r)
+	if err != nil && poll.Err() != nil && inTime.Err() == nil {
 		return nil, nil // draining: the poll ends early, and empty
 	}
 	if err != nil || len(got) == 0 {

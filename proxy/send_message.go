@@ -12,8 +12,9 @@ package proxy
 // Behaviour: all or nothing. Every message is checked before any is stored. The
 // messages of a request go to one queue, contiguous and in their order; requests
 // take turns over the writable queues, those with a message group go to its queue, and
-// those of a PRIORITY topic to that of their priority, or the last one that is writable,
-// on any shard that has it; a request whose messages belong in several queues is refused.
+// those of a PRIORITY topic to that of their priority, or the last one that is writable; on
+// several shards the first message id says on which, so that a repeat meets the first
+// try; a request whose messages belong in several queues is refused.
 // Each gets an entry, in order, with its own id and offset and the status of the request;
 // transaction_id is the message id, as SDKs expect of every message but a TRANSACTION
 // message: that waits as a half message until EndTransaction names its transaction_id. All

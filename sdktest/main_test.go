@@ -32,7 +32,7 @@ const (
 	progressPause   = 100 * time.Millisecond
 	generousTimeout = 60 * time.Second
 	// tiersVariable, set to 1, makes each server a deployment of a router, store nodes and a
-	// proxy in processes of their own.
+	// proxy in processes of their own; with hosts.sh, with a host for each.
 	tiersVariable = "PERIGEE_TIERS"
 	// tlsVariable is set in the run of this binary whose clients speak TLS: the
 	// switch is a variable of the whole SDK. It holds the server's host:port.
@@ -112,10 +112,13 @@ type server struct {
 }
 
 // deployedStores is how many store nodes a server of this run has: 0, all tiers are one
-// process, or two.
+// process, or two, or three with a host for each process.
 func deployedStores() int {
 	if tiers := os.Getenv(tiersVariable); tiers == "" || tiers == "0" {
 		return 0
+	}
+	if harness.Hosts() {
+		return 3
 	}
 	return 2
 }

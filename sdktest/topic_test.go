@@ -11,6 +11,8 @@ import (
 
 	rmqpb "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/perigee-mq/perigee/sdktest/internal/harness"
 )
 
 func TestClientsOutlastATopicThatIsClosedForAWhile(t *testing.T) {
@@ -112,7 +114,8 @@ func TestClientsThatAreAskedToReconnectGoOn(t *testing.T) {
 		asked := make(chan error, 1)
 		go func() { // the command and the sends overlap
 			out, err := s.Perigee(t.Context(), "client", "reconnect", "--all")
-			if err == nil && out != "clients asked: 2\n" {
+			// A proxy asks those that are connected to it.
+			if err == nil && out != "clients asked: 2\n" && !harness.Hosts() {
 				err = errors.New(out)
 			}
 			asked <- err

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	"github.com/perigee-mq/perigee/receipt"
 )
 
 const topicName = "crash"
@@ -52,7 +53,7 @@ type consumer struct {
 	name, group, tag string
 	topic            *rmqpb.Resource
 	lite             bool     // it receives from lite topics
-	shards           []string // to receive from, by chance; none: the server has one, without a name
+	shards           []string // to ask, by chance; none: the server has one, without a name
 	server           way
 	settles          way // where it acknowledges; nil: where it has received
 	history          *history
@@ -95,17 +96,13 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 	if len(c.shards) > 0 {
 		from.Broker = &rmqpb.Broker{Name: c.shards[c.rng.IntN(len(c.shards))]}
 	}
-	wait := time.Second
-	if len(c.shards) > 0 {
-		wait = 20 * time.Millisecond // what there is may all be on one shard, and nothing comes from the others
-	}
 	began := time.Now()
 	stream, err := service.ReceiveMessage(callCtx, &rmqpb.ReceiveMessageRequest{
 		Group:            &rmqpb.Resource{Name: c.group},
 		MessageQueue:     from,
 		FilterExpression: &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: expression},
 		BatchSize:        int32(1 + c.rng.IntN(16)), InvisibleDuration: durationpb.New(invisible),
-		LongPollingTimeout: durationpb.New(wait),
+		LongPollingTimeout: durationpb.New(time.Second),
 	})
 	if err != nil {
 		return false
@@ -123,7 +120,7 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 			p := m.GetSystemProperties()
 			d := delivery{
 				group: c.group, id: p.GetMessageId(), body: string(m.GetBody()),
-				place:   place{queue{from.GetBroker().GetName(), p.GetQueueId()}, p.GetQueueOffset()},
+				place:   place{queue{c.shardOf(p.GetReceiptHandle()), p.GetQueueId()}, p.GetQueueOffset()},
 				attempt: p.GetDeliveryAttempt(), began: began, at: time.Now(),
 			}
 			messages = append(messages, got{d, p.GetReceiptHandle()})
@@ -146,6 +143,19 @@ func (c *consumer) receive(ctx context.Context, service rmqpb.MessagingServiceCl
 		c.synced = time.Time{} // it may be a server that does not know the client
 	}
 	return ok
+}
+
+// shardOf returns the shard that a message came from, which is not always the one that was
+// asked.
+func (c *consumer) shardOf(handle string) string {
+	if len(c.shards) == 0 {
+		return ""
+	}
+	lease, err := receipt.Decode(handle)
+	if err != nil {
+		return "of a handle that is broken: " + handle
+	}
+	return lease.Shard
 }
 
 // got is a message that a consumer has.

@@ -84,6 +84,8 @@ type target interface {
 	// start starts what does not run, and returns how long that took; down kills all of it.
 	start() (time.Duration, error)
 	down()
+	// prepare makes what is needed to make trouble, once it has started.
+	prepare(t *testing.T)
 	checkAll(t *testing.T)
 }
 
@@ -97,15 +99,24 @@ type run struct {
 	rng        *rand.Rand
 	recoveries []time.Duration
 	killed     map[string]int
+	before     func()        // called when there are topics and no clients yet; nil: nothing is done
+	outages    *outages      // of shards
+	cuts       *outages      // of anything
 	longest    time.Duration // until clients went on without what was killed
+	reached    time.Duration // until every proxy had found a store node again, the longest time
 }
 
 // run lets clients work while trouble is made, then lets them finish, and judges what
 // they have seen.
 func (r *run) run(trouble func(ctx context.Context)) {
 	r.killed = map[string]int{}
+	r.outages, r.cuts = new(outages), new(outages)
 	r.start()
+	r.server.prepare(r.t)
 	r.create()
+	if r.before != nil {
+		r.before()
+	}
 	// Producers end first, then the consumers.
 	ctx, cancel := context.WithCancel(r.t.Context())
 	sendCtx, stopSending := context.WithCancel(ctx)
@@ -190,15 +201,13 @@ func (r *run) start() {
 	r.recoveries = append(r.recoveries, took)
 }
 
-func (r *run) down() {
-	r.server.down()
-	r.cutOff()
-}
+func (r *run) down() { r.cutting(r.server.down) }
 
-func (r *run) cutOff() {
-	for _, l := range r.loads {
-		l.history.cutOff()
-	}
+// cutting kills something.
+func (r *run) cutting(kill func()) {
+	end := r.cuts.begin(anything...)
+	kill()
+	end()
 }
 
 // kill lets the clients work for a while, kills the server in one of several
@@ -211,8 +220,7 @@ func (r *run) kill(ctx context.Context, s *server) {
 		r.down()
 	case 1:
 		r.killed["while closing"]++
-		s.terminate(r.upTo(30 * time.Millisecond))
-		r.cutOff()
+		r.cutting(func() { s.terminate(r.upTo(30 * time.Millisecond)) })
 	case 2:
 		r.killed["under load"]++
 		r.down()
@@ -244,7 +252,7 @@ func (r *run) cells(times []time.Duration) []table.Cell {
 	}
 	if r.deployed() {
 		cells = append(cells, text("repeats stored on another shard too", h.copies), text("given back at a proxy's death", h.handed),
-			text("until clients went on, max", r.longest.Round(time.Millisecond)))
+			text("until clients went on, max", r.longest.Round(time.Millisecond)), text("until a store node was found again, max", r.reached.Round(time.Millisecond)))
 		for what, n := range r.killed {
 			cells = append(cells, text("killed: "+what, n))
 		}

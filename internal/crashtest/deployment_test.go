@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
+	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 )
 
 // A deployment is a router, two store nodes and two proxies, in processes of their own.
@@ -19,6 +22,8 @@ type deployment struct {
 	names   []string // of the store nodes, and of their shards
 	stores  []*server
 	proxies []*server
+	// homes has a message group for each shard that has its place there.
+	homes map[string]string
 }
 
 func newDeployment(t *testing.T, bin, flush string) *deployment {
@@ -107,8 +112,83 @@ func (w through) connection(ctx context.Context) (*grpc.ClientConn, error) {
 	}
 }
 
-// routerAway is how long the router is away at least: longer than the lease of a node.
-const routerAway = 12 * time.Second
+// createOn creates a topic once it comes onto as many shards: the router hears late of
+// store nodes.
+func (d *deployment) createOn(t *testing.T, shards int, req *adminpb.CreateTopicRequest) *adminpb.Topic {
+	t.Helper()
+	conn, err := d.connection(t.Context())
+	require.NoError(t, err)
+	admin := adminpb.NewAdminServiceClient(conn)
+	var topic *adminpb.Topic
+	require.Eventually(t, func() bool {
+		resp, err := admin.CreateTopic(t.Context(), req)
+		if topic = resp.GetTopic(); err == nil && len(topic.GetShards()) == shards {
+			return true
+		}
+		_, _ = admin.DeleteTopic(t.Context(), &adminpb.DeleteTopicRequest{Name: req.GetName()}) // it may not be there
+		return false
+	}, time.Minute, 50*time.Millisecond, req.GetName())
+	return topic
+}
+
+// probeTopic has message groups by which a shard is found.
+const probeTopic = "probe"
+
+// prepare finds out which message groups have their places where.
+func (d *deployment) prepare(t *testing.T) {
+	d.createOn(t, len(d.names), &adminpb.CreateTopicRequest{Name: probeTopic, Type: adminpb.TopicType_TOPIC_TYPE_FIFO, Queues: 1})
+	d.homes = map[string]string{}
+	conn, err := d.connection(t.Context())
+	require.NoError(t, err)
+	full := map[string]int64{}
+	for i := range 100 {
+		if len(d.homes) == len(d.names) {
+			return
+		}
+		group := fmt.Sprint("home-", i)
+		// One that was just started may not have found all store nodes.
+		require.Eventually(t, func() bool { return probe(t.Context(), conn, group) == rmqpb.Code_OK }, time.Minute, 50*time.Millisecond)
+		resp, err := adminpb.NewAdminServiceClient(conn).GetTopic(t.Context(), &adminpb.GetTopicRequest{Name: probeTopic})
+		require.NoError(t, err)
+		for _, q := range resp.GetQueues() {
+			if q.GetMaxOffset() > full[q.GetShard()] {
+				full[q.GetShard()] = q.GetMaxOffset()
+				d.homes[q.GetShard()] = group
+			}
+		}
+	}
+	require.Len(t, d.homes, len(d.names), "message groups are at home on the shards %v", d.homes)
+}
+
+// probe sends a message of a message group and returns the answer.
+func probe(ctx context.Context, conn *grpc.ClientConn, group string) rmqpb.Code {
+	ctx, cancel := call(ctx, "probe", 5*time.Second)
+	defer cancel()
+	resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
+		Topic: &rmqpb.Resource{Name: probeTopic}, Body: []byte("probe"),
+		SystemProperties: &rmqpb.SystemProperties{MessageId: fmt.Sprint("probe-", rand.Uint64()), MessageType: rmqpb.MessageType_FIFO, MessageGroup: &group},
+	}}})
+	if err != nil {
+		return rmqpb.Code_CODE_UNSPECIFIED
+	}
+	return resp.GetStatus().GetCode()
+}
+
+// awaitReach waits until proxies that run reach the shards: what has its place there is
+// stored through them.
+func (d *deployment) awaitReach(t *testing.T, proxies []*server, shards ...string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for _, p := range proxies {
+		for _, shard := range shards {
+			for conn := p.current(); conn != nil && probe(t.Context(), conn, d.homes[shard]) != rmqpb.Code_OK; conn = p.current() {
+				require.Less(t, time.Since(began), goOn, "a proxy does not find store node %s", shard)
+				require.True(t, pause(t.Context(), 20*time.Millisecond))
+			}
+		}
+	}
+	return time.Since(began)
+}
 
 // goOn bounds the wait until clients go on without a process. They notice that it is gone
 // within seconds.
@@ -119,116 +199,4 @@ func onlyForDeployments(t *testing.T) {
 	if os.Getenv("PERIGEE_DEPLOYMENT") == "" {
 		t.Skip("set PERIGEE_DEPLOYMENT, as make clustertest does")
 	}
-}
-
-// TestADeploymentKeepsWhatItAnsweredWhicheverProcessesAreKilled kills proxies and store nodes
-// at random, some of it while the router is away, and all of them at once in the end. The
-// other shard, and the other proxy, go on meanwhile.
-func TestADeploymentKeepsWhatItAnsweredWhicheverProcessesAreKilled(t *testing.T) {
-	onlyForDeployments(t)
-	kills, modes := int(number(t, "PERIGEE_KILLS", 4)), []string{"sync", "async"}
-	if testing.Short() {
-		kills, modes = min(kills, 4), modes[:1]
-	}
-	seed := number(t, "PERIGEE_SEED", rand.Uint64())
-	bin := binary(t)
-	for _, flush := range modes {
-		t.Run(flush, func(t *testing.T) {
-			t.Logf("PERIGEE_SEED=%d", seed)
-			d := newDeployment(t, bin, flush)
-			r := &run{t: t, column: "deployed, " + flush, server: d, loads: newLoads(), rng: rand.New(rand.NewPCG(seed, 0))}
-			r.run(func(ctx context.Context) { r.killParts(ctx, d, kills) })
-		})
-	}
-}
-
-// killParts kills processes. In the middle third the router is away.
-func (r *run) killParts(ctx context.Context, d *deployment, kills int) {
-	ways := []func(){
-		func() { r.killProxies(ctx, d, d.proxies[r.rng.IntN(len(d.proxies))]) },
-		func() { r.killStore(ctx, d, 0) },
-		func() { r.killProxies(ctx, d, d.proxies...) },
-		func() { r.killStore(ctx, d, 1) },
-		func() { r.killProxies(ctx, d, d.proxies[r.rng.IntN(len(d.proxies))]) },
-	}
-	var plan []func()
-	for i := range kills {
-		plan = append(plan, ways[i%len(ways)])
-	}
-	r.rng.Shuffle(len(plan), func(i, j int) { plan[i], plan[j] = plan[j], plan[i] })
-	var away time.Time
-	for i, kill := range plan {
-		if i == kills/3 {
-			r.killed["router"]++
-			d.router.down()
-			away = time.Now()
-		}
-		if i == (2*kills+2)/3 {
-			r.bringBack(ctx, d, away)
-		}
-		require.True(r.t, pause(ctx, 100*time.Millisecond+r.upTo(900*time.Millisecond)))
-		kill()
-	}
-	r.bringBack(ctx, d, away)
-}
-
-// bringBack starts the router again once it has been away for long. Until then clients go on.
-func (r *run) bringBack(ctx context.Context, d *deployment, away time.Time) {
-	if d.router.running() {
-		return
-	}
-	require.True(r.t, pause(ctx, max(time.Until(away.Add(routerAway)), time.Millisecond)))
-	r.goesOn(ctx, "without a router", d.names...)
-	r.again(d.router)
-}
-
-func (r *run) again(s *server) {
-	took, err := s.start()
-	require.NoError(r.t, err, s.command[0])
-	r.recoveries = append(r.recoveries, took)
-}
-
-// killProxies kills proxies. Unless those were all, clients go on before they are back.
-func (r *run) killProxies(ctx context.Context, d *deployment, proxies ...*server) {
-	r.killed[fmt.Sprintf("%d of 2 proxies", len(proxies))]++
-	for _, p := range proxies {
-		p.down()
-		r.cutOff()
-	}
-	if len(proxies) < len(d.proxies) {
-		r.goesOn(ctx, "through the other proxy", d.names...)
-	}
-	for _, p := range proxies {
-		r.again(p)
-	}
-}
-
-// killStore kills a store node. What is on the other one goes on before it is back.
-func (r *run) killStore(ctx context.Context, d *deployment, number int) {
-	r.killed["store node"]++
-	d.stores[number].down()
-	r.cutOff()
-	r.goesOn(ctx, "without store node "+d.names[number], d.names[1-number])
-	r.again(d.stores[number])
-}
-
-// goesOn waits until more has been answered, and delivered from the shards.
-func (r *run) goesOn(ctx context.Context, how string, shards ...string) {
-	r.t.Helper()
-	const more = 20
-	before := r.sum()
-	began := time.Now()
-	for {
-		now := r.sum()
-		on := now.acked >= before.acked+more
-		for _, shard := range shards {
-			on = on && now.from[shard] >= before.from[shard]+more
-		}
-		if on {
-			break
-		}
-		require.Less(r.t, time.Since(began), goOn, "%s: %d sends answered, deliveries by shard %v, before %v", how, now.acked-before.acked, now.from, before.from)
-		require.True(r.t, pause(ctx, 20*time.Millisecond))
-	}
-	r.longest = max(r.longest, time.Since(began))
 }

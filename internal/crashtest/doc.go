@@ -8,7 +8,8 @@
 // The same is done with the processes of a deployment, a router, store nodes and proxies, which
 // are killed one by one: the clients go through two proxies, and acknowledge through any.
 //
-// Hosts that are cut off from each other are network namespaces, where those are allowed.
+// Hosts that are far apart, lose packets or are cut off from each other are network namespaces,
+// where those are allowed; the test itself carries their packets, or takes their links down.
 //
 // Beside that it lets clients come and go and looks at what the process keeps of
 // them, and kills servers right after deletions.
@@ -16,5 +17,6 @@
 // It has tests only. PERIGEE_BIN names the server's binary, by default one that
 // is built for the test; PERIGEE_KILLS says how often it is killed; PERIGEE_CHURN
 // how often 200 clients come and go; PERIGEE_SEED
-// repeats the plan of an earlier run.
+// repeats the plan of an earlier run. The tests of deployments run when
+// PERIGEE_DEPLOYMENT is set.
 package crashtest

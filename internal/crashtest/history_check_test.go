@@ -184,3 +184,61 @@ func TestJudgeFindsEachKindOfFault(t *testing.T) {
 		})
 	}
 }
+
+// TestJudgeAllowsASecondCopyOnlyInAnOutage: a send that is repeated comes to the shard of its
+// first try, unless a proxy could not find that one or the other.
+func TestJudgeAllowsASecondCopyOnlyInAnOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault string
+		away  string
+		when  time.Duration // the outage begins, and lasts for a second; the tries are at 10 s and 20 s
+	}{
+		"nothing was away":           {"none of which was away", "", 0},
+		"another shard":              {"none of which was away", "c", 10 * time.Second},
+		"between the tries":          {"none of which was away", "a", 15 * time.Second},
+		"at the first try":           {"", "a", 10 * time.Second},
+		"at the second one":          {"", "b", 20 * time.Second},
+		"it began during a try":      {"", "b", 20*time.Second + 100*time.Millisecond},
+		"it ended when a try began":  {"", "a", 9 * time.Second},
+		"it goes on from before":     {"", "a", 9*time.Second + 500*time.Millisecond},
+		"it was over before the try": {"none of which was away", "a", 8 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHistory()
+				h.deployed, h.outages = true, new(outages)
+				if c.away != "" {
+					go func() {
+						time.Sleep(c.when)
+						end := h.outages.begin(c.away)
+						time.Sleep(time.Second)
+						end()
+					}()
+				}
+				sn := h.beginSend("", []string{"m"}, nil)
+				for i, shard := range []string{"a", "b"} {
+					time.Sleep(10*time.Second - 200*time.Millisecond*time.Duration(i))
+					from := time.Now()
+					time.Sleep(200 * time.Millisecond)
+					h.tried(sn, span{from, time.Now()})
+					h.endSend(sn, answer{offset: int64(i)}, i > 0)
+					h.deliver(delivery{
+						group: "g", id: "m", body: body("m"), place: place{queue{shard: shard}, int64(i)}, attempt: 1, began: time.Now(), at: time.Now(),
+					})
+					h.beginAck(key{"g", "m", shard})
+					h.endAck(key{"g", "m", shard}, time.Now())
+				}
+				synctest.Wait()
+				time.Sleep(time.Minute)
+				faults := h.judge(map[string]string{"g": ""}, nil)
+				if c.fault == "" {
+					require.Empty(t, faults)
+					require.Equal(t, 1, h.copies)
+					return
+				}
+				require.Len(t, faults, 1)
+				require.Contains(t, faults[0], c.fault)
+			})
+		})
+	}
+}

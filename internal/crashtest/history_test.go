@@ -6,6 +6,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	grpcstatus "google.golang.org/grpc/status"
+
+	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 )
 
 // invisible is the lease of every delivery; margin is how long before its end an
@@ -24,11 +28,12 @@ type history struct {
 	seen   map[string]map[string]map[string]*fate // by group, message and shard
 	at     map[place]string
 	faults []string
-	killed bool        // a process has been killed at least once
-	cut    time.Time   // when one was killed last
-	cuts   []time.Time // and the times before
+	cuts   *outages // while connections broke: a process was killed, or the network failed
 	// deployed: there are several shards, and proxies that are killed apart from them.
 	deployed bool
+	outages  *outages // of shards
+
+	failed map[string]int // sends that were not answered OK, by why
 
 	acked, unknown, delivered, redelivered, acks, late int
 	// Sends that were answered when they were tried again, recalls and ends of transactions
@@ -65,7 +70,7 @@ func (h *history) fate(k key) *fate { return h.seen[k.group][k.id][k.shard] }
 type sent struct {
 	ids     []string
 	tag     string
-	tries   int // how often it was asked for
+	tries   []span // when it was asked for
 	acked   bool
 	answers []answer // different ones
 	*wait            // of a delayed or a half message
@@ -89,7 +94,7 @@ type fate struct {
 }
 
 func newHistory() *history {
-	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]map[string]*fate{}, at: map[place]string{}, from: map[string]int{}}
+	return &history{msgs: map[string]*sent{}, seen: map[string]map[string]map[string]*fate{}, at: map[place]string{}, from: map[string]int{}, failed: map[string]int{}}
 }
 
 // fault notes that something does not hold.
@@ -98,22 +103,15 @@ func (h *history) fault(kind *int, format string, args ...any) {
 	h.faults = append(h.faults, fmt.Sprintf(format, args...))
 }
 
-// cutOff notes that the server was killed, and with it every receive under way.
-func (h *history) cutOff() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.killed, h.cut = true, time.Now()
-	h.cuts = append(h.cuts, h.cut)
-}
-
-// handover is how far apart the arrival of messages and the death of the proxy that brought
+// handover is how far apart the arrival of messages and the end of the connection that brought
 // them may be, so that a store node does not know that they have arrived.
 const handover = 500 * time.Millisecond
 
 // handedOver reports whether what arrived then may have been given back at the death of a
 // proxy.
 func (h *history) handedOver(at time.Time) bool {
-	return h.deployed && slices.ContainsFunc(h.cuts, func(cut time.Time) bool { return cut.Sub(at).Abs() < handover })
+	around := span{at.Add(-handover), at.Add(handover)}
+	return h.deployed && h.cuts.met([]span{around}, anything)
 }
 
 func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
@@ -127,11 +125,25 @@ func (h *history) beginSend(tag string, ids []string, w *wait) *sent {
 	return sn
 }
 
-// begin notes that a send is asked for, once more perhaps.
-func (h *history) begin(sn *sent) {
+// tried notes that a send was asked for meanwhile, once more perhaps.
+func (h *history) tried(sn *sent, try span) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	sn.tries++
+	sn.tries = append(sn.tries, try)
+}
+
+// answeredWith counts a send that was not answered OK.
+func (h *history) answeredWith(status *rmqpb.Status, err error) {
+	if err == nil && status.GetCode() == rmqpb.Code_OK {
+		return
+	}
+	why := "without an answer: " + grpcstatus.Code(err).String()
+	if err == nil {
+		why = status.GetCode().String() + ": " + status.GetMessage()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failed[why]++
 }
 
 // endSend notes that a send was answered OK, at first or when it was tried again.
@@ -197,15 +209,15 @@ func (h *history) deliver(d delivery) {
 	}
 	h.redelivered++
 	early := d.at.Add(slack).Before(f.until)
-	if !h.killed && (f.settled || early) {
+	if !h.cuts.any() && (f.settled || early) {
 		h.duplicates++
 	}
 	if !f.until.IsZero() {
 		// When the lease ends at the latest: a receive that a kill cut off may have
 		// leased it again.
 		from := f.lastSeen.Add(invisible)
-		if end := h.cut.Add(invisible); h.cut.After(f.lastSeen) && end.After(from) {
-			from = end
+		if cut := h.cuts.last(); cut.After(f.lastSeen) && cut.Add(invisible).After(from) {
+			from = cut.Add(invisible)
 		}
 		if d.began.After(from) {
 			from = d.began
@@ -351,8 +363,13 @@ func (h *history) judgeSend(group, tag string, sn *sent) {
 	case len(shards) == 0:
 		h.fault(&h.lost, "group %s got 0 messages of the send %v (answered OK: %t)", group, sn.ids, sn.acked)
 		return
-	case len(shards) > max(sn.tries, 1):
-		h.fault(&h.other, "the send %v is on the shards %v and was asked for %d times", sn.ids, shards, sn.tries)
+	case len(shards) > max(len(sn.tries), 1):
+		h.fault(&h.other, "the send %v is on the shards %v and was asked for %d times", sn.ids, shards, len(sn.tries))
+	case len(shards) > 1 && !h.outages.met(sn.tries, shards):
+		h.fault(&h.other, "the send %v is on the shards %v, none of which was away when it was asked for", sn.ids, shards)
+	}
+	if len(sn.answers) > 1 && len(shards) == 1 {
+		h.fault(&h.other, "%v was answered with %+v, and is on the shard %v only", sn.ids, sn.answers, shards)
 	}
 	var firsts []int64
 	for _, shard := range shards {

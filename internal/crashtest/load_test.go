@@ -55,7 +55,7 @@ func (r *run) create() {
 	require.NoError(r.t, err)
 	admin := adminpb.NewAdminServiceClient(conn)
 	for _, l := range r.loads {
-		l.history.deployed = r.deployed()
+		l.history.deployed, l.history.outages, l.history.cuts = r.deployed(), r.outages, r.cuts
 		req := &adminpb.CreateTopicRequest{Name: l.topic, Type: adminpb.TopicType(l.kind), Queues: priorities}
 		require.Eventually(r.t, func() bool { // the router hears late of store nodes
 			resp, err := admin.CreateTopic(r.t.Context(), req)
@@ -225,6 +225,9 @@ func (r *run) sum() *history {
 			*n[0] += *n[1]
 		}
 		all.lateness = max(all.lateness, h.lateness)
+		for why, n := range h.failed {
+			all.failed[why] += n
+		}
 		for shard, n := range h.from {
 			all.from[shard] += n
 		}

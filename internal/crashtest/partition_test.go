@@ -71,7 +71,8 @@ func (h *hosts) mend(at, to string) { h.ip("-n", h.prefix+at, "link", "set", "to
 // start starts a process of perigee on a host.
 func (h *hosts) start(bin, host string, command ...string) {
 	h.t.Helper()
-	s := newProcess(h.t, "ip", append([]string{"netns", "exec", h.prefix + host, bin}, command...)...)
+	s := newProcess(h.t, bin, command...)
+	s.in = []string{"ip", "netns", "exec", h.prefix + host}
 	_, err := s.start()
 	require.NoError(h.t, err, command[0])
 }

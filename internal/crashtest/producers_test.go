@@ -121,9 +121,12 @@ func (p *producer) send(ctx context.Context, req *rmqpb.SendMessageRequest, sn *
 			return nil
 		}
 		callCtx, cancel := call(ctx, p.name, 5*time.Second)
-		p.history.begin(sn)
+		try := span{from: time.Now()}
 		resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, req)
 		cancel()
+		try.to = time.Now()
+		p.history.tried(sn, try)
+		p.history.answeredWith(resp.GetStatus(), err)
 		if err == nil && resp.GetStatus().GetCode() == rmqpb.Code_OK && len(resp.GetEntries()) == len(req.GetMessages()) {
 			entry := resp.GetEntries()[0]
 			p.history.endSend(sn, answer{entry.GetOffset(), entry.GetRecallHandle() + entry.GetTransactionId()}, failures > 0)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +48,8 @@ type process struct {
 }
 
 func startProcess(s *server) (*process, error) {
-	cmd := exec.Command(s.bin, append(s.command, "--json", "--data-dir", s.dataDir, "--http-listen", "127.0.0.1:0")...)
+	words := slices.Concat(s.in, []string{s.bin}, s.command, []string{"--json", "--data-dir", s.dataDir, "--http-listen", "127.0.0.1:0"})
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Stderr = s.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -89,6 +91,9 @@ type server struct {
 	bin, dataDir string
 	command      []string // with its flags, but for those that every server gets
 	log          *os.File
+	in           []string // what runs it on another host; empty: it runs on this one
+	// dial connects clients to it; nil: as usual.
+	dial func(ctx context.Context, address string) (net.Conn, error)
 
 	mu struct {
 		sync.Mutex
@@ -106,9 +111,16 @@ func newServer(t *testing.T, bin, flush string, args ...string) *server {
 	}, args...)...)
 }
 
+// keepAll lets a store remove nothing and refuse nothing for want of disk space: what else is
+// on the disk is no part of a test.
+var keepAll = []string{"--retention-disk-clean", "100%", "--retention-disk-force", "100%", "--retention-disk-refuse", "100%"}
+
 // newProcess returns a server that runs a command.
 func newProcess(t *testing.T, bin string, command ...string) *server {
 	t.Helper()
+	if command[0] == "standalone" || command[0] == "store" {
+		command = slices.Concat(command, keepAll)
+	}
 	dir := t.TempDir()
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	require.NoError(t, err)
@@ -145,8 +157,11 @@ func (s *server) start() (time.Duration, error) {
 		return 0, errors.New("the server was not ready within a minute")
 	}
 	took := time.Since(began)
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig())
+	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig()}
+	if s.dial != nil {
+		opts = append(opts, grpc.WithContextDialer(s.dial))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, opts...)
 	if err != nil {
 		p.kill()
 		return 0, err
@@ -220,6 +235,9 @@ func (s *server) current() *grpc.ClientConn {
 
 // client returns where a client makes its calls, and settles what it receives.
 func (s *server) client(int) (calls, settles way) { return s, nil }
+
+// prepare does nothing: a server is ready when it has started.
+func (s *server) prepare(*testing.T) {}
 
 // shards returns the names of the shards: one, whose name does not matter.
 func (s *server) shards() []string { return nil }

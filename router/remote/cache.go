@@ -248,6 +248,9 @@ func (c *Client) keep() {
 		err := c.save()
 		// A large state that changes all the time must not keep the disk busy.
 		wait := max(saveInterval, 10*time.Since(began))
+		if now.Revision() == 0 {
+			wait = 0 // there is nothing in it yet, and what comes first must not wait
+		}
 		if err != nil {
 			c.logger.Error("cache of the router's metadata not written", "error", err)
 			wait = saveRetry

@@ -57,6 +57,20 @@ func TestTheCacheIsWrittenBehindChangesAlsoWhenNobodyCloses(t *testing.T) {
 	})
 }
 
+// A process that is killed soon after its first start, while no router answers, serves what it
+// had heard of.
+func TestWhatIsKnownFirstIsWrittenAtOnce(t *testing.T) {
+	inWorld(t, "r1", func(w *world) {
+		h, fs := w.hosts["r1"], vfs.NewCrashableMem()
+		w.topic(h, "a")
+		w.client("r1", withCache(fs))
+		w.settle(saveInterval / 100)
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+		h.stop(w.network)
+		requireSame(w, h.router, w.client("r1", withCache(crashed)))
+	})
+}
+
 func TestACacheThatCannotBeUsedIsPutAside(t *testing.T) {
 	inWorld(t, "r1", func(w *world) {
 		h, fs := w.hosts["r1"], vfs.NewMem()

@@ -215,7 +215,7 @@ func (n *node) do(ctx context.Context, which, size int, fn func(w *builder)) (an
 		case <-ctx.Done():
 			n.counts.abandoned.Add(1)
 			l.forget(c)
-			return nil, l, c.id, ctx.Err()
+			return nil, l, c.id, fmt.Errorf("store node %s has not answered: %w", n.addr, ctx.Err())
 		}
 	}
 }

@@ -27,6 +27,8 @@ const (
 	stopLimit = 20 * time.Second
 	// probePause is the time between two looks at a server that starts.
 	probePause = 20 * time.Millisecond
+	// probeLimit bounds the wait of a balancer for a proxy.
+	probeLimit = 2 * time.Second
 	// openTries is how often ports are chosen when others take them first.
 	openTries = 5
 	// logName is the file in the server's folder that gets what its processes print.
@@ -51,13 +53,16 @@ type Options struct {
 type Server struct {
 	opts     Options
 	endpoint string
-	parts    []*part // in the order in which they start; the last one serves clients
+	parts    []*part   // in the order in which they start; the last one serves clients
+	proxies  []string  // their addresses, with hosts
+	balancer *balancer // to them, as long as the server is not closed
 }
 
 // A part is a process of a server.
 type part struct {
 	tier    string // the command
 	args    []string
+	in      []string // what runs it on its host; none: it runs on this one
 	http    string
 	process *process // of the moment, or the last one; nil before the first
 }
@@ -67,6 +72,7 @@ func Open(ctx context.Context, opts Options) (*Server, error) {
 	s := &Server{opts: opts}
 	var err error
 	for range openTries {
+		s.closeBalancer()
 		if err = s.place(); err != nil {
 			return nil, err
 		}
@@ -76,7 +82,7 @@ func Open(ctx context.Context, opts Options) (*Server, error) {
 			}
 			return s, err
 		}
-		if !strings.Contains(s.Log(0), "address already in use") {
+		if !errors.Is(err, syscall.EADDRINUSE) && !strings.Contains(s.Log(0), "address already in use") {
 			break
 		}
 	}
@@ -94,11 +100,19 @@ func (s *Server) Endpoint() string { return s.endpoint }
 
 // Start starts again what has been killed, with the same ports and data, and returns
 // once it is ready.
-func (s *Server) Start(ctx context.Context) error {
+func (s *Server) Start(ctx context.Context) error { return s.StartTier(ctx, "") }
+
+// StartTier does so with the processes of one tier of a deployment.
+func (s *Server) StartTier(ctx context.Context, tier string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
+	if len(s.proxies) > 0 && s.balancer == nil {
+		if s.balancer, err = openBalancer(s.endpoint, s.proxies); err != nil {
+			return err
+		}
+	}
 	for _, p := range s.parts {
-		if p.running() {
+		if p.running() || tier != "" && p.tier != tier {
 			continue
 		}
 		if err := p.start(ctx, s.opts); err != nil {
@@ -121,7 +135,7 @@ func (p *part) running() bool {
 }
 
 func (p *part) start(ctx context.Context, opts Options) (err error) {
-	p.process, err = startProcess(opts.Binary, filepath.Join(opts.Dir, logName), append([]string{p.tier}, p.args...))
+	p.process, err = startProcess(filepath.Join(opts.Dir, logName), slices.Concat(p.in, []string{opts.Binary, p.tier}, p.args))
 	if err != nil {
 		return err
 	}
@@ -141,9 +155,21 @@ func (p *part) start(ctx context.Context, opts Options) (err error) {
 	}
 }
 
-// Metrics returns what the process that serves clients shows to Prometheus.
-func (s *Server) Metrics(ctx context.Context) (string, error) {
-	return get(ctx, s.parts[len(s.parts)-1].http, "/metrics")
+// Metrics returns what the process that serves clients shows to Prometheus; with several,
+// what each does, one after the other.
+func (s *Server) Metrics(ctx context.Context) (all string, err error) {
+	last := s.parts[len(s.parts)-1].tier
+	for _, p := range s.parts {
+		if p.tier != last {
+			continue
+		}
+		one, err := get(ctx, p.http, "/metrics")
+		if err != nil {
+			return "", err
+		}
+		all += one
+	}
+	return all, nil
 }
 
 func get(ctx context.Context, address, path string) (string, error) {
@@ -172,18 +198,47 @@ func (s *Server) Kill() error { return s.kill("") }
 // KillTier does so with the processes of one tier of a deployment.
 func (s *Server) KillTier(tier string) error { return s.kill(tier) }
 
+// KillOne does so with one process of a tier, by its number from 0 on.
+func (s *Server) KillOne(tier string, number int) error {
+	for _, p := range s.parts {
+		if p.tier != tier {
+			continue
+		}
+		if number--; number < 0 {
+			return kill(p)
+		}
+	}
+	return fmt.Errorf("no such %s", tier)
+}
+
+// Count returns how many processes of a tier there are.
+func (s *Server) Count(tier string) (n int) {
+	for _, p := range s.parts {
+		if p.tier == tier {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *Server) kill(tier string) (err error) {
 	for _, p := range slices.Backward(s.parts) {
-		if p.process == nil || tier != "" && p.tier != tier {
-			continue
+		if tier == "" || p.tier == tier {
+			err = errors.Join(err, kill(p))
 		}
-		if killErr := p.process.cmd.Process.Kill(); killErr != nil && !errors.Is(killErr, os.ErrProcessDone) {
-			err = errors.Join(err, fmt.Errorf("kill %s: %w", p.tier, killErr))
-			continue
-		}
-		<-p.process.ended
 	}
 	return err
+}
+
+func kill(p *part) error {
+	if p.process == nil {
+		return nil
+	}
+	if err := p.process.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", p.tier, err)
+	}
+	<-p.process.ended
+	return nil
 }
 
 // Close stops the server in order, the proxy first, and returns once it is gone. An error
@@ -192,7 +247,15 @@ func (s *Server) Close() (err error) {
 	for _, p := range slices.Backward(s.parts) {
 		err = errors.Join(err, p.close())
 	}
+	s.closeBalancer()
 	return err
+}
+
+func (s *Server) closeBalancer() {
+	if s.balancer != nil {
+		s.balancer.close()
+		s.balancer = nil
+	}
 }
 
 func (p *part) close() error {
@@ -247,12 +310,12 @@ type process struct {
 	err   error
 }
 
-func startProcess(binary, logFile string, args []string) (*process, error) {
+func startProcess(logFile string, command []string) (*process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = endWithParent()

@@ -70,6 +70,9 @@ func (s *Server) place() error {
 		add(standalone, "", append([]string{"--grpc-listen", s.endpoint}, s.opts.Flags...)...)
 		return nil
 	}
+	if h, ok := hostsHere(); ok {
+		return h.place(s)
+	}
 	flags, at := byTier(s.opts.Flags), take()
 	add(router, router, append([]string{"--listen", at}, flags[router]...)...)
 	for i := range s.opts.Stores {

@@ -11,6 +11,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
+import { Balancer, host, hosts } from './hosts.js';
 import { until, within } from './wait.js';
 
 const run = promisify(execFile);
@@ -53,14 +54,17 @@ function tierOf(flag) {
 class Part {
   #args;
   #child;
+  #inside;
   #keep;
 
-  constructor(tier, flags, dataDir, httpPort, keep) {
+  /** inside is what runs commands on the host of the process, nothing on this one. */
+  constructor(tier, flags, dataDir, http, keep, inside = []) {
     this.tier = tier;
-    this.httpPort = httpPort;
+    this.http = http;
+    this.#inside = inside;
     this.#keep = keep;
     this.#args = [ tier, ...Object.entries({
-      ...flags, '--data-dir': dataDir, '--http-listen': `127.0.0.1:${httpPort}`,
+      ...flags, '--data-dir': dataDir, '--http-listen': http,
     }).map(([ name, value ]) => `${name}=${value}`) ];
   }
 
@@ -69,7 +73,8 @@ class Part {
   }
 
   async start() {
-    const child = spawn(binary, this.#args, { stdio: [ 'ignore', 'pipe', 'pipe' ] });
+    const [ command, ...args ] = [ ...this.#inside, binary, ...this.#args ];
+    const child = spawn(command, args, { stdio: [ 'ignore', 'pipe', 'pipe' ] });
     this.#child = child;
     const orphaned = () => child.kill('SIGKILL');
     process.once('exit', orphaned);
@@ -80,7 +85,7 @@ class Part {
       stream.setEncoding('utf8');
       stream.on('data', text => text.trimEnd().split('\n').forEach(line => this.#keep(line)));
     }
-    const ready = `http://127.0.0.1:${this.httpPort}/readyz`;
+    const ready = `http://${this.http}/readyz`;
     await until(ready, async () => {
       if (!this.running) return 'ended';
       return (await fetch(ready)).ok;
@@ -97,13 +102,15 @@ class Part {
   }
 
   async metrics() {
-    return await (await fetch(`http://127.0.0.1:${this.httpPort}/metrics`)).text();
+    return await (await fetch(`http://${this.http}/metrics`)).text();
   }
 }
 
 export class Server {
+  #balancer;
   #log = [];
   #parts; // in the order in which they start
+  #proxies; // their addresses, with hosts
   #root;
 
   constructor(flags, stores, root, ports) {
@@ -111,17 +118,21 @@ export class Server {
     this.port = ports[0];
     /** On how many shards a topic is. */
     this.shards = stores || 1;
-    /** The data of the process that clients are connected to. */
-    this.dataDir = stores ? path.join(root, 'proxy') : root;
+    /** The data of the process that clients are connected to, or of the first one. */
+    this.dataDir = stores ? path.join(root, hosts ? 'proxy0' : 'proxy') : root;
     const clients = { '--grpc-listen': `127.0.0.1:${ports[0]}` };
     const given = Object.entries({ ...DEFAULTS, ...(typeof flags === 'function' ? flags(ports[0]) : flags) });
     const left = ports.slice(1);
-    const part = (tier, dataDir, ...groups) => new Part(tier, Object.assign({}, ...groups), dataDir, left.shift(), line => this.#keep(line));
+    const part = (tier, dataDir, ...groups) => new Part(tier, Object.assign({}, ...groups), dataDir, `127.0.0.1:${left.shift()}`, line => this.#keep(line));
     if (!stores) {
       this.#parts = [ part('standalone', root, Object.fromEntries(given), clients) ];
       return;
     }
     const of = tier => Object.fromEntries(given.filter(([ name ]) => tierOf(name) === tier));
+    if (hosts) {
+      this.#spread(stores, of);
+      return;
+    }
     const router = `127.0.0.1:${left.shift()}`;
     this.#parts = [
       part('router', path.join(root, 'router'), of('router'), { '--listen': router }),
@@ -133,12 +144,30 @@ export class Server {
     ];
   }
 
+  // The parts of a deployment, each on its host. Ports are drawn by chance, as several
+  // deployments share the hosts.
+  #spread(stores, of) {
+    const at = (tier, i) => `${host(tier, i).address}:${anyPort()}`;
+    const part = (tier, i, flags) => new Part(tier, { ...of(tier), ...flags }, path.join(this.#root, `${tier}${i}`), at(tier, i),
+      line => this.#keep(line), host(tier, i).inside);
+    const times = (n, make) => Array.from({ length: n }, (_, i) => make(i));
+    const routers = times(hosts.etcd ? 3 : 1, i => at('router', i));
+    const shared = hosts.etcd ? { '--etcd': hosts.etcd, '--etcd-prefix': `/${path.basename(this.#root)}` } : {};
+    this.#proxies = times(2, i => at('proxy', i));
+    const known = { '--router': routers.join(',') };
+    this.#parts = [
+      ...routers.map((address, i) => part('router', i, { ...shared, '--listen': address })),
+      ...times(stores, i => part('store', i, { ...known, '--name': String.fromCharCode(97 + i), '--listen': at('store', i) })),
+      ...this.#proxies.map((address, i) => part('proxy', i, { ...known, '--name': `p${i}`, '--grpc-listen': address })),
+    ];
+  }
+
   /**
    * Starts a server on free ports and waits until it is ready. flags are those of
    * the standalone command, or a function from the port of the clients to them. stores
    * is how many store nodes there are where servers are deployments.
    */
-  static async start(flags = {}, { stores = 2 } = {}) {
+  static async start(flags = {}, { stores = hosts ? 3 : 2 } = {}) {
     const root = await mkdtemp(path.join(tmpdir(), 'perigee-node-'));
     const nodes = tiers ? stores : 0;
     for (let left = 5; ; left--) {
@@ -181,6 +210,7 @@ export class Server {
 
   /** Starts what has ended again, on the same ports with the same data. */
   async restart() {
+    if (this.#proxies) this.#balancer ??= await Balancer.start(this.port, this.#proxies);
     for (const part of this.#parts) {
       if (!part.running) await part.start();
     }
@@ -201,6 +231,8 @@ export class Server {
 
   /** Deletes the data directories. */
   async remove() {
+    await this.#balancer?.close();
+    this.#balancer = undefined;
     await rm(this.#root, { recursive: true, force: true });
   }
 
@@ -254,11 +286,15 @@ export class Server {
   }
 }
 
+function anyPort() {
+  return FIRST_PORT + Math.floor(Math.random() * (LAST_PORT - FIRST_PORT));
+}
+
 const taken = new Set();
 
 async function freePort() {
   for (;;) {
-    const port = FIRST_PORT + Math.floor(Math.random() * (LAST_PORT - FIRST_PORT));
+    const port = anyPort();
     if (taken.has(port)) continue;
     const probe = createServer();
     try {

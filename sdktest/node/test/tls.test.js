@@ -7,6 +7,7 @@ import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
+import { hosts } from '../harness/hosts.js';
 import { receive, scenario } from '../harness/scenario.js';
 
 const run = promisify(execFile);
@@ -20,7 +21,9 @@ async function roundTrip(endpoint, body, roots) {
   return JSON.parse(stdout);
 }
 
-scenario('TLS and cleartext clients share one port, and the self-signed certificate can be trusted', {}, async s => {
+const trusted = 'TLS and cleartext clients share one port, and the self-signed certificate can be trusted';
+if (hosts) test(trusted, { skip: 'several proxies have several, and a client can trust one of that name' });
+else scenario(trusted, {}, async s => {
   await s.server.createTopic('orders');
   const roots = path.join(s.server.dataDir, 'tls-self-signed.pem');
 
