@@ -142,7 +142,9 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		return err
 	}
 	about := folderOf(sum)
-	line(folderLine{about}, about.text())
+	if !a.json {
+		line(nil, about.text())
+	}
 	var advice []string
 	for _, s := range sum.Shards {
 		info := shardOf(s)
@@ -167,8 +169,11 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 		text += fmt.Sprintf("; known are revision %d, %d topics, %d groups, %d nodes", k.Revision, k.Topics, k.Groups, k.Nodes)
 	}
 	line(metadataLine{info}, text)
-	if !a.json {
-		for _, text := range advice {
+	if a.json {
+		line(folderLine{about}, "") // shards come first, as ever
+	}
+	for _, text := range advice {
+		if !a.json {
 			line(nil, text)
 		}
 	}

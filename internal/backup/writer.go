@@ -128,6 +128,15 @@ func (w *Writer) Link(from, name string, size int64) (bool, error) {
 	return true, nil
 }
 
+// probeName is that of a link that is made to see whether there are any.
+const probeName = "PROBE"
+
+// Links reports whether a file can be linked into the backup.
+func (w *Writer) Links(file string) bool {
+	probe := w.Path(probeName)
+	return w.fs.Link(file, probe) == nil && w.fs.Remove(probe) == nil
+}
+
 // Copy puts the first size bytes of from into the backup, durably.
 func (w *Writer) Copy(ctx context.Context, from io.ReaderAt, name string, size int64) error {
 	if err := w.makeDir(name); err != nil {
@@ -236,6 +245,7 @@ func (w *Writer) Add(dir string) error {
 			return fmt.Errorf("backup: read %s: %w", name, err)
 		}
 		sum := hash.Sum32()
+		w.copied.Add(size)
 		w.files = append(w.files, File{Name: name, Size: size, Sum: &sum})
 	}
 	return nil

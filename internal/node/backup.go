@@ -17,6 +17,7 @@ import (
 	"github.com/perigee-mq/perigee/internal/config"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
+	routerremote "github.com/perigee-mq/perigee/router/remote"
 	"github.com/perigee-mq/perigee/store"
 )
 
@@ -113,7 +114,7 @@ func Restore(ctx context.Context, fsys vfs.FS, from, dataDir string, giveUp bool
 	err := backup.Restore(ctx, fsys, from, dataDir, func(m *backup.Manifest) error {
 		restored = m
 		if m.Metadata == nil {
-			return nil
+			return routerremote.InitCache(fsys, fsys.PathJoin(dataDir, routerDir))
 		}
 		return router.Renew(fsys, fsys.PathJoin(dataDir, routerDir), giveUp)
 	})

@@ -150,6 +150,15 @@ func ReadCache(fsys vfs.FS, dir string) (Kept, error) {
 	}, nil
 }
 
+// InitCache makes the cache of a client that knows nothing yet, in a directory that has none:
+// it says that this is the directory of a client.
+func InitCache(fsys vfs.FS, dir string) error {
+	if err := durable.MakeDir(fsys, dir); err != nil {
+		return err
+	}
+	return (&cache{fs: fsys, dir: dir}).write(&routerpb.Cache{Identity: newIdentity()})
+}
+
 // write replaces the file: a crash leaves the one before or this one.
 func (f *cache) write(c *routerpb.Cache) error {
 	data, err := encodeCache(c)

@@ -61,6 +61,9 @@ func (s *Shard) Backup(ctx context.Context, w *backup.Writer, dir string) (sum b
 			s.logger.Warn("what a backup has left cannot be removed", "error", err)
 		}
 	}()
+	if err := s.rollForLinks(w); err != nil {
+		return sum, err
+	}
 	base, err := s.spareViews(spare)
 	if err != nil {
 		return sum, fmt.Errorf("shard %s: views: %w", s.opts.Name, err)
@@ -97,6 +100,20 @@ func backUpViews(ctx context.Context, fsys vfs.FS, views string, w *backup.Write
 		}
 	}
 	return nil
+}
+
+// linkFrom is how much must be in the active segment for it to be sealed for a backup: less is
+// copied in no time, and small segments would pile up.
+const linkFrom = 16 << 20
+
+// rollForLinks seals the active segment where that saves a copy.
+func (s *Shard) rollForLinks(w *backup.Writer) error {
+	segments := s.log.Segments()
+	active := segments[len(segments)-1]
+	if active.End-active.First < linkFrom || !w.Links(active.File) {
+		return nil
+	}
+	return s.log.Roll()
 }
 
 // spareViewsDir is the folder of the views in that of what is put aside, which Pebble makes.
