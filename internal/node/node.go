@@ -355,10 +355,22 @@ func (n *node) ready() error {
 	default:
 		return n.starting()
 	}
-	if n.ownRouter != nil {
-		return errors.Join(n.failed(), n.ownRouter.Degraded())
-	}
 	return n.failed()
+}
+
+// lacks says what a node that is ready cannot do for the time being, or nil. A router whose
+// etcd does not answer is ready: it tells what it knows, and who is alive. Were all routers
+// taken out because all miss the same etcd, nobody would find any.
+func (n *node) lacks() error {
+	select {
+	case <-n.recovered:
+	default:
+		return nil
+	}
+	if n.ownRouter != nil {
+		return n.ownRouter.Degraded()
+	}
+	return nil
 }
 
 // stop takes the node apart from the top down:
