@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/spf13/cobra"
@@ -19,9 +20,10 @@ const defaultDeriveLimit = "1GiB"
 func (a *app) checkCommand() *cobra.Command {
 	var dataDir, deriveLimit string
 	cmd := &cobra.Command{
-		Use: "check", Short: "Verify everything that a stopped server holds", Args: arguments(),
+		Use: "check", Short: "Verify everything that a stopped server, or a backup, holds", Args: arguments(),
 		Long: "Verify everything that a stopped server holds: every record of the log, every block, key and\n" +
-			"value of the views, that they agree with each other and with the log, and the metadata.\n" +
+			"value of the views, that they agree with each other and with the log, and the metadata; of a\n" +
+			"backup also its manifest. A line says what the folder is.\n" +
 			"Nothing is changed. Each finding is one line with its file and offset, or its key; the exit\n" +
 			"code is 1 if there is one. The check goes on behind what it finds. Ten findings of a kind are\n" +
 			"shown, and then how many more there are. The last lines say what to do.\n\n" +
@@ -86,6 +88,39 @@ type (
 	}
 )
 
+// folderInfo says what a folder is.
+type folderInfo struct {
+	Of      node.Folder `json:"of"`
+	Backup  bool        `json:"backup,omitempty"`
+	Began   *time.Time  `json:"began,omitempty"`
+	Program string      `json:"program,omitempty"`
+}
+
+type folderLine struct {
+	Folder folderInfo `json:"folder"`
+}
+
+func folderOf(sum node.Checked) folderInfo {
+	info := folderInfo{Of: sum.Folder}
+	if b := sum.Backup; b != nil {
+		info.Backup, info.Program = true, b.Program
+		if !b.Began.IsZero() {
+			info.Began = &b.Began
+		}
+	}
+	return info
+}
+
+func (f folderInfo) text() string {
+	switch {
+	case !f.Backup:
+		return fmt.Sprintf("data folder of a %s", f.Of)
+	case f.Began == nil:
+		return fmt.Sprintf("backup of a %s", f.Of)
+	}
+	return fmt.Sprintf("backup of a %s, made at %s by version %s", f.Of, f.Began.Local().Format(time.DateTime), f.Program)
+}
+
 func (a *app) check(dataDir string, deriveLimit uint64) error {
 	out := bufio.NewWriter(a.stdout)
 	var printErr error
@@ -106,6 +141,10 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 	if err != nil {
 		return err
 	}
+	about := folderOf(sum)
+	if !a.json {
+		line(nil, about.text())
+	}
 	var advice []string
 	for _, s := range sum.Shards {
 		info := shardOf(s)
@@ -125,9 +164,16 @@ func (a *app) check(dataDir string, deriveLimit uint64) error {
 	if sum.MetadataElsewhere {
 		text = "metadata: a router in another process has them"
 	}
+	if k := sum.Known; k != nil {
+		info.Revision, info.Topics, info.Groups = k.Revision, k.Topics, k.Groups
+		text += fmt.Sprintf("; known are revision %d, %d topics, %d groups, %d nodes", k.Revision, k.Topics, k.Groups, k.Nodes)
+	}
 	line(metadataLine{info}, text)
-	if !a.json {
-		for _, text := range advice {
+	if a.json {
+		line(folderLine{about}, "") // shards come first, as ever
+	}
+	for _, text := range advice {
+		if !a.json {
 			line(nil, text)
 		}
 	}

@@ -47,9 +47,10 @@ func TestCheckVerifiesAStoppedServerAndNamesDamage(t *testing.T) {
 	require.Contains(t, sound.stdout, "1 topics, 1 groups")
 	require.Contains(t, perigee(t, nil, "", "check", "--data-dir", folder, "--derive-limit", "0").stdout, "not derived again")
 	lines := perigee(t, nil, "", "check", "--data-dir", folder, "--json").lines(t)
-	require.Len(t, lines, 2)
+	require.Len(t, lines, 3)
 	require.Equal(t, true, lines[0]["shard"].(map[string]any)["derived"])
 	require.EqualValues(t, 1, lines[1]["metadata"].(map[string]any)["topics"])
+	require.Equal(t, "server in one process", lines[2]["folder"].(map[string]any)["of"])
 	require.Equal(t, before, filesBelow(t, folder), "nothing is changed")
 
 	logs, err := filepath.Glob(filepath.Join(folder, "store", "shards", "perigee-0", "log", "*.log"))

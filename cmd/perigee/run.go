@@ -96,6 +96,8 @@ func (a *app) rootCommand() *cobra.Command {
 		a.receiveCommand(),
 		a.benchCommand(),
 		a.healthCommand(),
+		a.backupCommand(),
+		a.restoreCommand(),
 		a.checkCommand(),
 		a.dumpCommand(),
 		a.restoreViewsCommand(),

@@ -16,7 +16,7 @@ import (
 
 // serverCommands returns the commands that run a tier, or all of them.
 func (a *app) serverCommands() []*cobra.Command {
-	return []*cobra.Command{
+	commands := []*cobra.Command{
 		a.serverCommand(config.Standalone, "Run a whole server in one process", "Run a whole server in one process."),
 		a.serverCommand(config.Router, "Run a router of a deployment in several processes",
 			"Run a router: it knows the topics, the groups and who else there is. Proxies and store\n"+
@@ -27,6 +27,12 @@ func (a *app) serverCommands() []*cobra.Command {
 			"Run a proxy: it serves clients, and asks the store nodes that the routers know. Any\n"+
 				"proxy serves any client."),
 	}
+	for _, cmd := range commands {
+		if cmd.Name() == string(config.Router) {
+			cmd.AddCommand(a.importCommand())
+		}
+	}
+	return commands
 }
 
 func (a *app) serverCommand(tier config.Tier, short, long string) *cobra.Command {

@@ -25,7 +25,8 @@ var buildMetrics = []column[buildReading]{
 
 // A stateReading is how the process is.
 type stateReading struct {
-	ready, routerFailed bool
+	ready, routerFailed, routerDegraded bool
+
 	recovery            float64
 	disk                vfs.DiskUsage
 	surveyAge           float64
@@ -43,6 +44,10 @@ var stateMetrics = []column[*stateReading]{
 	{
 		family{"perigee.router.failed", gauge, none, nil, "1 when a write of metadata has failed and no topic or group can be changed until a restart."},
 		func(r *stateReading) float64 { return number(r.routerFailed) },
+	},
+	{
+		family{"perigee.router.degraded", gauge, none, nil, "Of a router over etcd: 1 while that does not answer, and nothing can be made or changed by way of this router. Reading goes on."},
+		func(r *stateReading) float64 { return number(r.routerDegraded) },
 	},
 	{
 		family{"perigee.disk.total", gauge, bytes, nil, "Size of the file system that holds the data directory; 0 when it cannot be told."},

@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/perigee-mq/perigee/internal/config"
+	"github.com/perigee-mq/perigee/internal/durable"
 	"github.com/perigee-mq/perigee/internal/tiercreds"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/router"
@@ -24,7 +29,7 @@ const maxPassword = 64 << 10
 // that has metadata of its own is refused: what is in them would seem to be gone.
 func (n *node) openSharedRouter(ctx context.Context, opts router.Options) (*router.Router, error) {
 	if _, err := os.Stat(opts.Dir); err == nil {
-		return nil, fmt.Errorf("etcd.endpoints: %s has the metadata of a router without etcd; set data_dir to another folder, or move it away", opts.Dir)
+		return nil, fmt.Errorf("etcd.endpoints: %s has the metadata of a router without etcd; perigee router import carries them into an etcd without any; else set data_dir to another folder, or move it away", opts.Dir)
 	}
 	n.logger.Info("waiting for the metadata", "etcd", n.cfg.Etcd.Endpoints)
 	ctx, cancel := n.untilInterrupt(ctx)
@@ -32,7 +37,7 @@ func (n *node) openSharedRouter(ctx context.Context, opts router.Options) (*rout
 	said := ""
 	for {
 		r, err := n.trySharedRouter(ctx, opts)
-		if !errors.Is(err, mq.ErrUnavailable) {
+		if !errors.Is(err, mq.ErrUnavailable) || errors.Is(err, etcd.ErrDenied) {
 			return r, err
 		}
 		if text := err.Error(); text != said {
@@ -50,7 +55,16 @@ func (n *node) openSharedRouter(ctx context.Context, opts router.Options) (*rout
 }
 
 func (n *node) trySharedRouter(ctx context.Context, opts router.Options) (*router.Router, error) {
-	c := n.cfg.Etcd
+	backend, err := openEtcd(n.cfg.Etcd)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = backend.Close() })() // ends what waits for etcd
+	opts.Backend = backend
+	return router.Open(opts)
+}
+
+func openEtcd(c config.Etcd) (*etcd.Backend, error) {
 	dial, err := tiercreds.Client(tiercreds.Options{CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: c.CAFile})
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -59,13 +73,48 @@ func (n *node) trySharedRouter(ctx context.Context, opts router.Options) (*route
 	if err != nil {
 		return nil, fmt.Errorf("etcd.password_file: %w", err)
 	}
-	backend, err := etcd.Open(etcd.Options{Endpoints: c.Endpoints, Prefix: c.Prefix, Username: c.Username, Password: password, Dial: dial})
-	if err != nil {
-		return nil, err
+	return etcd.Open(etcd.Options{Endpoints: c.Endpoints, Prefix: c.Prefix, Username: c.Username, Password: password, Dial: dial})
+}
+
+// Imported says what ImportIntoEtcd has done.
+type Imported struct {
+	Entries int
+	// Aside is where the metadata of the data folder are now.
+	Aside string
+}
+
+// ImportIntoEtcd carries the metadata in the data folder of a stopped router into an etcd that
+// has none below the prefix, and puts them aside, so that nobody goes on with both. It may be
+// repeated after any failure.
+func ImportIntoEtcd(ctx context.Context, cfg config.Config) (done Imported, err error) {
+	if len(cfg.Etcd.Endpoints) == 0 {
+		return done, errors.New("etcd.endpoints: must name at least one")
 	}
-	defer context.AfterFunc(ctx, func() { _ = backend.Close() })() // ends what waits for etcd
-	opts.Backend = backend
-	return router.Open(opts)
+	dir := filepath.Join(cfg.DataDir, routerDir)
+	var entries []router.Entry
+	err = router.Entries(vfs.Default, dir, func(e router.Entry) error {
+		entries = append(entries, e)
+		return nil
+	})
+	if err != nil {
+		return done, err
+	}
+	if len(entries) == 0 {
+		return done, fmt.Errorf("%s has no metadata", dir)
+	}
+	backend, err := openEtcd(cfg.Etcd)
+	if err != nil {
+		return done, err
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	if err := backend.Import(ctx, entries); err != nil {
+		return done, err
+	}
+	done.Entries = len(entries)
+	for n := 1; done.Aside == "" || exists(vfs.Default, done.Aside); n++ {
+		done.Aside = fmt.Sprint(dir, ".imported-", n)
+	}
+	return done, errors.Join(os.Rename(dir, done.Aside), durable.SyncDir(vfs.Default, cfg.DataDir))
 }
 
 // passwordOf returns what a file holds, without the end of its line.

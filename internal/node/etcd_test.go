@@ -147,9 +147,48 @@ func TestADeploymentWithTwoRoutersOverEtcdOutlivesEachOfThem(t *testing.T) {
 		resp, err := http.Get("http://" + first.info.HTTPAddr + "/readyz")
 		require.NoError(t, err)
 		defer resp.Body.Close()
-		return resp.StatusCode == http.StatusServiceUnavailable
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode, "it tells what it knows: %s", body)
+		return strings.HasPrefix(string(body), "ok, but ") && strings.Contains(string(body), address)
 	}, time.Minute, 100*time.Millisecond)
+	// A proxy that starts now finds what there is.
+	late := d.start(config.Proxy, "late", both)
+	require.Equal(t, rmqpb.Code_OK, late.send(t, "t").GetCode())
+	late.stop(t)
 	for _, r := range []*running{p, a, first, second} {
+		r.stop(t)
+	}
+}
+
+// TestADeploymentMovesItsMetadataIntoEtcdAndGoesOn stops the router that had them for itself,
+// and nobody else.
+func TestADeploymentMovesItsMetadataIntoEtcdAndGoesOn(t *testing.T) {
+	address, _ := startEtcd(t)
+	d, router := deploy(t)
+	a, p := d.start(config.Store, "a"), d.start(config.Proxy, "p")
+	p.createOn(t, "t", 4, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	cfg := configOf(d.dir, d.tier(config.Router, "r"), withEtcd(address))
+	_, err := node.ImportIntoEtcd(t.Context(), cfg)
+	require.ErrorContains(t, err, "in use")
+	router.stop(t)
+	require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	var done node.Imported
+	require.Eventually(t, func() bool { // etcd may not be there yet
+		done, err = node.ImportIntoEtcd(t.Context(), cfg)
+		return err == nil
+	}, time.Minute, 100*time.Millisecond)
+	require.Equal(t, 3, done.Entries) // counters, topic, shard
+	require.DirExists(t, done.Aside)
+	again := d.start(config.Router, "r", withEtcd(address), func(c *config.Config) { c.Listen = router.info.TierAddr })
+	second := d.start(config.Router, "r2", withEtcd(address))
+	p.createOn(t, "u", 4, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	for _, topic := range []string{"t", "u"} {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, topic).GetCode())
+	}
+	require.Len(t, p.drain(t, "t", "g", []string{"a"}, p), 2)
+	require.Len(t, p.drain(t, "u", "g", []string{"a"}, p), 1)
+	for _, r := range []*running{p, a, again, second} {
 		r.stop(t)
 	}
 }

@@ -91,7 +91,7 @@ func maxConnections(configured int) int {
 // serveHTTP begins to answer health, readiness and metrics.
 func (n *node) serveHTTP() {
 	n.httpServer = &http.Server{
-		Handler:           transport.NewHTTPHandler(n.ready, n.metrics.handler()),
+		Handler:           transport.NewHTTPHandler(n.ready, n.lacks, n.metrics.handler()),
 		ReadHeaderTimeout: httpReadTimeout,
 		ReadTimeout:       httpReadTimeout,
 		WriteTimeout:      httpTimeout,

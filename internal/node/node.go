@@ -103,6 +103,7 @@ type node struct {
 	tierListener  net.Listener         // nil: nothing is served to other tiers
 	tierServer    *grpc.Server
 	drainTiers    func()
+	control       *control // nil: none here
 	registry      *router.Registry
 	late          late
 	memory        memoryPlan
@@ -132,6 +133,9 @@ func (n *node) open(background context.Context) (err error) {
 	n.failures = make(chan error, 2)
 	n.health = health.NewServer()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	if err := mustBeData(n.cfg.DataDir); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(n.cfg.DataDir, 0o755); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
@@ -189,6 +193,7 @@ func (n *node) recoverTiers(background context.Context) error {
 	if err := n.serveTiers(background); err != nil {
 		return err
 	}
+	n.serveControl(background)
 	close(n.recovered)
 	n.metrics.serving()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -350,10 +355,22 @@ func (n *node) ready() error {
 	default:
 		return n.starting()
 	}
-	if n.ownRouter != nil {
-		return errors.Join(n.failed(), n.ownRouter.Degraded())
-	}
 	return n.failed()
+}
+
+// lacks says what a node that is ready cannot do for the time being, or nil. A router whose
+// etcd does not answer is ready: it tells what it knows, and who is alive. Were all routers
+// taken out because all miss the same etcd, nobody would find any.
+func (n *node) lacks() error {
+	select {
+	case <-n.recovered:
+	default:
+		return nil
+	}
+	if n.ownRouter != nil {
+		return n.ownRouter.Degraded()
+	}
+	return nil
 }
 
 // stop takes the node apart from the top down:
@@ -366,7 +383,7 @@ func (n *node) ready() error {
 //  5. the store and the router flush and close.
 //
 // A node that serves other tiers first leaves their lists, and answers what they have
-// under way.
+// under way. A backup that is being made is given up at once.
 func (n *node) stop() error {
 	var errs []error
 	if n.health != nil {
@@ -376,6 +393,7 @@ func (n *node) stop() error {
 	if n.routers != nil {
 		n.routers.Leave()
 	}
+	errs = append(errs, n.control.stop(n.cfg.DataDir))
 	if n.grpcServer != nil {
 		n.drain()
 	}

@@ -20,7 +20,7 @@ func (m *metrics) emitProcess(e *emission, surveyAge time.Duration) {
 	})
 	r := &stateReading{ready: m.ready() == nil, recovery: time.Duration(m.recovered.Load()).Seconds(), surveyAge: surveyAge.Seconds()}
 	if rt := m.router.Load(); rt != nil {
-		r.routerFailed = rt.Err() != nil
+		r.routerFailed, r.routerDegraded = rt.Err() != nil, rt.Degraded() != nil
 	}
 	if usage, err := m.disk(); err == nil {
 		r.disk = usage

@@ -3,6 +3,8 @@ package node_test
 import (
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -168,10 +170,27 @@ func TestTheFilesOfEachTierAreCheckedForWhatTheyAre(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, sum.Metadata.Topics, 1)
 	require.Equal(t, []string{"a"}, sum.Metadata.Registered)
+	require.Equal(t, node.FolderRouter, sum.Folder)
 	sum, err = check("store-a")
 	require.NoError(t, err)
 	require.True(t, sum.MetadataElsewhere)
 	require.EqualValues(t, 1, sum.Shards[0].Messages)
-	_, err = check("proxy-p")
-	require.ErrorContains(t, err, "nothing in it to check")
+	require.Equal(t, node.FolderStore, sum.Folder)
+	sum, err = check("proxy-p")
+	require.NoError(t, err)
+	require.Equal(t, node.FolderProxy, sum.Folder)
+	require.True(t, sum.MetadataElsewhere)
+	require.Equal(t, 1, sum.Known.Topics)
+	require.NotEmpty(t, sum.Known.Life)
+
+	cache := filepath.Join(d.dir, "proxy-p", "router", "router-cache")
+	data, err := os.ReadFile(cache)
+	require.NoError(t, err)
+	data[len(data)-1]++
+	require.NoError(t, os.WriteFile(cache, data, 0o600))
+	var found []string
+	sum, err = node.Check(vfs.Default, filepath.Join(d.dir, "proxy-p"), node.CheckOptions{Found: func(f node.Finding) { found = append(found, f.String()) }})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, sum.Findings)
+	require.Equal(t, []string{cache + ": its checksum is another"}, found)
 }

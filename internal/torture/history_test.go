@@ -46,6 +46,7 @@ type history struct {
 	lites    []string
 	groups   []consumers
 	resets   bool                // the places of groups are moved
+	backups  *backups            // nil: none are made
 	nextID   int                 // guarded by ledger.mu
 	moving   map[mq.GroupID]bool // likewise: somebody moves its place
 }
@@ -125,7 +126,7 @@ func (h *history) run() error {
 	for _, f := range findings(disk) {
 		h.ledger.fault(&h.ledger.counts.other, "check: %s", f)
 	}
-	return nil
+	return h.judgeBackups(disk)
 }
 
 // An ending is how a life of the store ends.
@@ -187,13 +188,17 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		}
 	}
 	h.ledger.counts.restarts++
-	s, err := openStore(fs, o)
+	var disk vfs.FS = fs
+	if h.backups != nil {
+		disk = slowly{fs, rand.New(rand.NewPCG(h.rng.Uint64(), 4))}
+	}
+	s, err := openStore(disk, o)
 	if err != nil && !fs.Fired() {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	if err == nil {
 		h.ledger.opened()
-		h.work(s, how, stopped, func() {
+		h.work(s, disk, how, stopped, func() {
 			h.ledger.ends(how == crashes && lossy && keep < 100, time.Now())
 			if how == killed {
 				clone(100)
@@ -220,13 +225,17 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 }
 
 // work lets clients work until the life ends.
-func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash func()) {
+func (h *history) work(s *store.Store, fs vfs.FS, how ending, stopped chan struct{}, crash func()) {
 	life := h.ledger.now()
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
 	for n := range 1 + h.rng.IntN(3) {
 		c := &client{h: h, s: s, life: life, name: fmt.Sprint("c", n), rng: rand.New(rand.NewPCG(h.rng.Uint64(), uint64(n)))}
 		clients.Go(func() { c.run(ctx) })
+	}
+	if h.backups != nil {
+		rng := rand.New(rand.NewPCG(h.rng.Uint64(), 4))
+		clients.Go(func() { h.backUp(ctx, s, fs, rng) })
 	}
 	timer := time.NewTimer(time.Duration(1+h.rng.IntN(80)) * tick)
 	if how >= crashesAt {

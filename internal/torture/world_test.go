@@ -32,9 +32,11 @@ type settings struct {
 	onFailure func()
 }
 
-func openStore(fs vfs.FS, o settings) (*store.Store, error) {
+func openStore(fs vfs.FS, o settings) (*store.Store, error) { return openStoreIn(fs, storeDir, o) }
+
+func openStoreIn(fs vfs.FS, dir string, o settings) (*store.Store, error) {
 	return store.Open(store.Options{
-		FS: fs, Dir: storeDir, Shards: []string{shardName}, Flush: o.flush,
+		FS: fs, Dir: dir, Shards: []string{shardName}, Flush: o.flush,
 		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, Transactions: o.checks, OnFailure: o.onFailure, Logger: tracer(),
 	})
 }

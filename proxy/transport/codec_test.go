@@ -100,7 +100,7 @@ func TestRequestsAboveTheGRPCDefaultAreAccepted(t *testing.T) {
 
 func TestHealthEndpoints(t *testing.T) {
 	var notReady error
-	handler := NewHTTPHandler(func() error { return notReady }, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	handler := NewHTTPHandler(func() error { return notReady }, func() error { return nil }, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "metrics here")
 	}))
 	get := func(method, path string) (int, string) {

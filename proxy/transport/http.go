@@ -8,11 +8,12 @@ import (
 // NewHTTPHandler serves the endpoints an orchestrator asks:
 //
 //   - /livez answers 200 as long as the process serves at all;
-//   - /readyz answers 200, or 503 with the error's text while ready returns one;
+//   - /readyz answers 200, or 503 with the error's text while ready returns one; what lacks
+//     returns while it is ready stands behind the "ok";
 //   - /metrics is answered by metrics.
 //
-// ready is called once per request, from several goroutines at once.
-func NewHTTPHandler(ready func() error, metrics http.Handler) http.Handler {
+// ready and lacks are called once per request, from several goroutines at once.
+func NewHTTPHandler(ready, lacks func() error, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, "ok")
@@ -22,7 +23,11 @@ func NewHTTPHandler(ready func() error, metrics http.Handler) http.Handler {
 			answer(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		answer(w, http.StatusOK, "ok")
+		text := "ok"
+		if err := lacks(); err != nil {
+			text += ", but " + err.Error()
+		}
+		answer(w, http.StatusOK, text)
 	})
 	mux.Handle("GET /metrics", metrics)
 	return mux

@@ -74,8 +74,9 @@ type cluster interface {
 // A Backend is a router.SharedBackend over etcd.
 type Backend struct {
 	cluster cluster
-	name    string // for errors
-	prefix  string // with a slash at its end
+	name    string       // for errors
+	prefix  string       // with a slash at its end
+	reasons func() error // why no member answers, as far as can be told; nil: it cannot
 	// shown is the revision of etcd up to which all was loaded or shown. Only Load and
 	// Follow use it, of which one runs at a time.
 	shown int64
@@ -116,6 +117,9 @@ func (b *Backend) entry(v value) router.Entry {
 }
 
 func (b *Backend) unavailable(err error) error {
+	if denied(err) {
+		return fmt.Errorf("%w: %s: %w: %w", mq.ErrUnavailable, b.name, ErrDenied, err)
+	}
 	return fmt.Errorf("%w: %s: %w", mq.ErrUnavailable, b.name, err)
 }
 
@@ -126,6 +130,9 @@ func (b *Backend) Load(ctx context.Context, yield func(router.Entry) error) erro
 	err := errCompacted
 	for tries := 0; errors.Is(err, errCompacted) && tries < maxLoads; tries++ {
 		values, revision, err = b.read(ctx)
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && b.reasons != nil {
+		err = errors.Join(err, b.reasons())
 	}
 	if err != nil {
 		return b.unavailable(err)

@@ -14,6 +14,9 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/perigee-mq/perigee/mq"
 )
@@ -40,7 +43,7 @@ type Options struct {
 
 // Open returns a backend over the etcd that opts name. It connects when it is used; with a
 // user it logs in at once, and the error matches mq.ErrUnavailable when etcd does not
-// answer.
+// answer, and ErrDenied too when it refuses the user.
 func Open(opts Options) (*Backend, error) {
 	if len(opts.Endpoints) == 0 {
 		return nil, &mq.InvalidError{Kind: mq.ErrInvalid, Field: "endpoints", Reason: "must name at least one"}
@@ -52,9 +55,57 @@ func Open(opts Options) (*Backend, error) {
 		DialTimeout: dialTimeout, DialOptions: opts.Dial, Logger: zap.NewNop(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", mq.ErrUnavailable, name, err)
+		return nil, (&Backend{name: name}).unavailable(err)
 	}
-	return newBackend(&client{c}, prefix, name), nil
+	b := newBackend(&client{c}, prefix, name)
+	b.reasons = func() error { return reasons(opts) }
+	return b, nil
+}
+
+// reasonTimeout bounds the question why a member does not answer.
+const reasonTimeout = time.Second
+
+// reasons says why connections to the members fail. etcd's client tries again until its time is
+// over, and then only says that: a certificate that is not trusted would look like a
+// member that is not there.
+func reasons(opts Options) error {
+	ctx, cancel := context.WithTimeout(context.Background(), reasonTimeout)
+	defer cancel()
+	var errs []error
+	for _, endpoint := range opts.Endpoints {
+		conn, err := grpc.NewClient("passthrough:///"+endpoint, append([]grpc.DialOption{
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(endpoint),
+		}, opts.Dial...)...)
+		if err == nil {
+			_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+			err = errors.Join(onlyUnavailable(err), conn.Close())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", endpoint, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// onlyUnavailable passes on that there is no connection.
+func onlyUnavailable(err error) error {
+	if s := status.Convert(err); s.Code() == codes.Unavailable {
+		return errors.New(s.Message())
+	}
+	return nil
+}
+
+// ErrDenied says that etcd has answered, and does not let the user in: it knows another
+// password, or no such user, or wants one, or the user may not read or write the keys.
+var ErrDenied = errors.New("etcd does not let this user in")
+
+// denied reports whether an error is such an answer.
+func denied(err error) bool {
+	switch answer, _ := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); answer {
+	case rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound, rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted:
+		return true
+	}
+	return false
 }
 
 // A client is a cluster by way of etcd's own client, which goes to another member where

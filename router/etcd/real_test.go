@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +18,15 @@ import (
 	"github.com/perigee-mq/perigee/router"
 )
 
-// A realEtcd is a process of its own, which can be killed and started again.
+// A realEtcd is a member, a process of its own, which can be killed and started again.
 type realEtcd struct {
 	t             *testing.T
 	binary, dir   string
+	name          string
 	address, peer string
+	cluster       string // all members
+	scheme        string // of clients
+	flags         []string
 	cmd           *exec.Cmd
 }
 
@@ -46,18 +51,46 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func startEtcd(t *testing.T) *realEtcd {
-	e := &realEtcd{t: t, binary: findEtcd(t), dir: t.TempDir(), address: freeAddress(t), peer: freeAddress(t)}
-	e.start()
-	t.Cleanup(func() { e.kill() })
-	return e
+func startEtcd(t *testing.T) *realEtcd { return startMembers(t, 1)[0] }
+
+// startMembers starts a cluster of n members with further flags.
+func startMembers(t *testing.T, n int, flags ...string) []*realEtcd {
+	t.Helper()
+	binary := findEtcd(t)
+	var members []*realEtcd
+	var names []string
+	for i := range n {
+		e := &realEtcd{
+			t: t, binary: binary, dir: t.TempDir(), name: fmt.Sprint("m", i), address: freeAddress(t), peer: "http://" + freeAddress(t),
+			scheme: "http://", flags: flags,
+		}
+		if len(flags) > 0 && slices.Contains(flags, "--cert-file") {
+			e.scheme = "https://"
+		}
+		members, names = append(members, e), append(names, e.name+"="+e.peer)
+	}
+	for _, e := range members {
+		e.cluster = strings.Join(names, ",")
+		e.start()
+		t.Cleanup(func() { e.kill() })
+	}
+	return members
+}
+
+func addresses(members []*realEtcd) (list []string) {
+	for _, e := range members {
+		list = append(list, e.address)
+	}
+	return list
 }
 
 func (e *realEtcd) start() {
 	e.t.Helper()
-	e.cmd = exec.Command(e.binary, "--name", "one", "--data-dir", e.dir, "--log-level", "error",
-		"--listen-client-urls", "http://"+e.address, "--advertise-client-urls", "http://"+e.address,
-		"--listen-peer-urls", "http://"+e.peer, "--initial-advertise-peer-urls", "http://"+e.peer, "--initial-cluster", "one=http://"+e.peer)
+	e.cmd = exec.Command(e.binary, append([]string{
+		"--name", e.name, "--data-dir", e.dir, "--log-level", "error",
+		"--listen-client-urls", e.scheme + e.address, "--advertise-client-urls", e.scheme + e.address,
+		"--listen-peer-urls", e.peer, "--initial-advertise-peer-urls", e.peer, "--initial-cluster", e.cluster,
+	}, e.flags...)...)
 	e.cmd.Stderr = os.Stderr
 	require.NoError(e.t, e.cmd.Start())
 }
@@ -74,16 +107,28 @@ func (e *realEtcd) kill() {
 // open opens a router as soon as etcd answers.
 func (e *realEtcd) open(prefix string) *router.Router {
 	e.t.Helper()
+	return openRouter(e.t, Options{Endpoints: []string{e.address}, Prefix: prefix})
+}
+
+func openRouter(t *testing.T, opts Options) *router.Router {
+	t.Helper()
 	var r *router.Router
-	require.Eventually(e.t, func() bool {
-		backend, err := Open(Options{Endpoints: []string{e.address}, Prefix: prefix})
-		require.NoError(e.t, err)
-		r, err = router.Open(router.Options{Backend: backend, Shards: []string{"s1"}, AutoCreateTopics: true})
-		require.True(e.t, err == nil || errors.Is(err, mq.ErrUnavailable), "%v", err)
+	require.Eventually(t, func() bool {
+		var err error
+		r, err = tryRouter(opts)
+		require.True(t, err == nil || errors.Is(err, mq.ErrUnavailable), "%v", err)
 		return err == nil
 	}, time.Minute, 100*time.Millisecond)
-	e.t.Cleanup(func() { require.NoError(e.t, r.Close()) })
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
+}
+
+func tryRouter(opts Options) (*router.Router, error) {
+	backend, err := Open(opts)
+	if err != nil {
+		return nil, err
+	}
+	return router.Open(router.Options{Backend: backend, Shards: []string{"s1"}, AutoCreateTopics: true})
 }
 
 // requireSame waits until the routers show the same.

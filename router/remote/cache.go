@@ -121,6 +121,44 @@ func (f *cache) read() (*routerpb.Cache, error) {
 	return c, err
 }
 
+// Kept says what a cache knows.
+type Kept struct {
+	Life           string
+	Revision       uint64
+	Topics, Groups int
+	Nodes          int
+}
+
+// ReadCache reads the cache in the directory of a client that is stopped, and changes
+// nothing. Damage is a *router.DamageError, a later version a *router.VersionError.
+func ReadCache(fsys vfs.FS, dir string) (Kept, error) {
+	f := &cache{fs: fsys, dir: dir}
+	c, err := f.read()
+	if err != nil {
+		return Kept{}, err
+	}
+	// What is in it must mean something.
+	state, _, err := stateIn(c)
+	if err == nil && c.GetLife() != "" {
+		err = router.NewMirror().Replace(state)
+	}
+	if err != nil {
+		return Kept{}, &router.DamageError{File: f.path(), Reason: err.Error()}
+	}
+	return Kept{
+		Life: c.GetLife(), Revision: c.GetRevision(), Topics: len(c.GetTopics()), Groups: len(c.GetGroups()), Nodes: len(c.GetNodes()),
+	}, nil
+}
+
+// InitCache makes the cache of a client that knows nothing yet, in a directory that has none:
+// it says that this is the directory of a client.
+func InitCache(fsys vfs.FS, dir string) error {
+	if err := durable.MakeDir(fsys, dir); err != nil {
+		return err
+	}
+	return (&cache{fs: fsys, dir: dir}).write(&routerpb.Cache{Identity: newIdentity()})
+}
+
 // write replaces the file: a crash leaves the one before or this one.
 func (f *cache) write(c *routerpb.Cache) error {
 	data, err := encodeCache(c)
@@ -186,18 +224,23 @@ func newIdentity() string {
 	return hex.EncodeToString(b[:])
 }
 
-// showCached shows what a cache holds.
-func (c *Client) showCached(kept *routerpb.Cache) error {
+// stateIn returns what a cache holds.
+func stateIn(kept *routerpb.Cache) (router.State, []router.Node, error) {
 	part, err := partOf(&routerpb.WatchPage{Shards: kept.GetShards(), Topics: kept.GetTopics(), Groups: kept.GetGroups()})
 	list, nodesErr := nodes(kept.GetNodes())
-	if err = cmp.Or(err, nodesErr); err != nil {
-		return err
-	}
-	err = c.mirror.Replace(router.State{
+	return router.State{
 		Life: kept.GetLife(), Revision: kept.GetRevision(), LastTopic: mq.TopicID(kept.GetLastTopic()), LastGroup: mq.GroupID(kept.GetLastGroup()),
 		Shards: part.Shards, Topics: part.Topics, Groups: part.Groups,
-	})
+	}, list, cmp.Or(err, nodesErr)
+}
+
+// showCached shows what a cache holds.
+func (c *Client) showCached(kept *routerpb.Cache) error {
+	state, list, err := stateIn(kept)
 	if err != nil {
+		return err
+	}
+	if err := c.mirror.Replace(state); err != nil {
 		return err
 	}
 	c.setNodes(list, true)

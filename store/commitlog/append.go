@@ -194,6 +194,7 @@ func (l *Log) activate(seg *segment) error {
 	t := *l.table.Load()
 	t = append(t[:len(t):len(t)], seg)
 	l.table.Store(&t)
+	l.hold(seg)
 	l.tables.Unlock()
 
 	l.sync.active = seg

@@ -133,6 +133,8 @@ type Log struct {
 
 	// tables is held while the table is replaced: no I/O.
 	tables sync.Mutex
+	// holds are those that get new segments; guarded by tables.
+	holds []*Hold
 	// drop is held by DropBefore. Locked before tables.
 	drop sync.Mutex
 

@@ -196,7 +196,8 @@ type Shard struct {
 		closed bool
 		ended  bool // nothing is let through any more
 	}
-	receiving sync.WaitGroup // receives under way: added to under submit, and not once closed
+	receiving sync.WaitGroup // receives and a backup under way: added to under submit, and not once closed
+	backingUp sync.Mutex     // held during a backup
 
 	stats  stats
 	stages stages
@@ -258,6 +259,9 @@ func Open(opts Options) (*Shard, error) {
 func (s *Shard) open() (err error) {
 	if err := durable.MakeDir(s.opts.FS, s.opts.Dir); err != nil {
 		return err
+	}
+	if err := s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.opts.Dir, spareDir)); err != nil {
+		s.logger.Warn("what a backup has left cannot be removed", "error", err)
 	}
 	reach, err := ReadReach(s.opts.FS, s.opts.Dir)
 	if err != nil {

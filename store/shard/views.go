@@ -39,7 +39,9 @@ func openViews(s *Shard) (*pebble.DB, error) {
 	defer cache.Unref() // the database keeps its own reference
 	s.viewsFS = failstop.New(s.opts.FS, func(err error) { s.fail(fmt.Errorf("views: %w", err)) })
 	opts := &pebble.Options{
-		FS:                          orderedFS{FS: s.viewsFS, shard: s},
+		FS: spareFS{
+			FS: orderedFS{FS: s.viewsFS, shard: s}, plain: s.opts.FS, dir: s.opts.FS.PathJoin(s.opts.Dir, spareDir),
+		},
 		Cache:                       cache,
 		DisableWAL:                  true, // the commit log is the only one
 		MemTableSize:                uint64(s.opts.MemTableSize),
