@@ -43,7 +43,8 @@ type history struct {
 	ledger   *ledger
 	topics   []*mq.Topic
 	kinds    []mq.MessageType // of the first topic
-	lites    []string
+	names    []string         // of lite topics
+	lites    *liteSets
 	groups   []consumers
 	resets   bool                // the places of groups are moved
 	nextID   int                 // guarded by ledger.mu
@@ -87,7 +88,7 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	if some(2) {
 		topic(mq.TopicLite, 2)
-		h.lites = []string{"one", "two", "three", "four"}
+		h.names = []string{"one", "two", "three", "four"}
 	}
 	for id := range mq.GroupID(1 + rng.IntN(2)) {
 		g := &mq.Group{ID: 1 + id, Resource: mq.Resource{Name: fmt.Sprint("g", id)}, Retry: mq.DefaultRetryPolicy(), DeadLetter: mq.TopicID(100 + id), Version: 1}
@@ -118,7 +119,7 @@ func (h *history) run() error {
 	if err != nil {
 		return fmt.Errorf("open at the end: %w", err)
 	}
-	err = drain(context.Background(), s, h.ledger, h.topics, h.lites, h.groups)
+	err = drain(context.Background(), s, h.ledger, h.topics, h.names, h.groups)
 	if err := errors.Join(err, s.Close()); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -222,6 +223,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 // work lets clients work until the life ends.
 func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash func()) {
 	life := h.ledger.now()
+	h.lites = &liteSets{has: map[liteSet]map[string]bool{}, lost: map[liteSet]map[string]time.Time{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
 	for n := range 1 + h.rng.IntN(3) {

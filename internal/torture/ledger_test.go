@@ -111,6 +111,7 @@ type sent struct {
 	lane     string         // the message group, if it has one
 	filling  int            // bytes that its messages have beside
 	began    int            // a number of ledger.seq
+	born     int            // the life in which it was asked for first
 	answered int            // likewise; 0: not yet, or the answer was lost
 	acked    bool
 	when     time.Time        // acked
@@ -301,7 +302,7 @@ func (l *ledger) forget(since time.Time) {
 func (l *ledger) beginSend(sn *sent) *sent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sn.began = l.next()
+	sn.began, sn.born = l.next(), l.life
 	l.sends = append(l.sends, sn)
 	for _, id := range sn.ids {
 		l.msgs[id] = sn
@@ -411,6 +412,8 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 		l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", g.ID, d.ID)
 	case early:
 		l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", g.ID, d.ID, f.until.Sub(now), f.attempt)
+	case l.limits[g.ID] > 0 && d.Lease.Attempt > l.limits[g.ID]:
+		l.fault(&l.counts.other, "group %d got %s as attempt %d and wants %d", g.ID, d.ID, d.Lease.Attempt, l.limits[g.ID])
 	case d.Lease.Attempt <= f.attempt:
 		l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", g.ID, d.ID, d.Lease.Attempt, f.attempt)
 	}
@@ -472,6 +475,9 @@ func (l *ledger) endAck(life int, f *fate, id string, lease mq.Lease, refusal er
 	case refusal == nil && f.endedBefore(lease):
 		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved was taken", id)
 	case refusal == nil:
+		if f.life == l.life && f.loose.IsZero() && f.pop > lease.PopID {
+			l.fault(&l.counts.other, "a receipt of %s by group %d was taken although the message had been delivered again", id, lease.Group)
+		}
 		f.acked, f.when = true, time.Now()
 		l.counts.acks++
 	case isRefusal(refusal) && f.open > 0 && !f.endedBefore(lease):
@@ -479,17 +485,24 @@ func (l *ledger) endAck(life int, f *fate, id string, lease mq.Lease, refusal er
 	}
 }
 
+// A changing is a change of a lease that was asked for.
+type changing struct {
+	*fate
+	old bool // the message had been delivered again
+}
+
 // beginChange notes that the lease may end at any time; endChange that it ends after d.
-func (l *ledger) beginChange(group mq.GroupID, id string) *fate {
+func (l *ledger) beginChange(group mq.GroupID, id string, lease mq.Lease) changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
+	c := changing{f, f.life == l.life && f.loose.IsZero() && f.pop > lease.PopID}
 	f.under, f.asked = f.under+1, time.Now()
 	f.until, f.due, f.givenUp = time.Time{}, time.Time{}, true
-	return f
+	return c
 }
 
-func (l *ledger) endChange(life int, f *fate, id string, lease mq.Lease, d time.Duration, refusal error) {
+func (l *ledger) endChange(life int, f changing, id string, lease mq.Lease, d time.Duration, refusal error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.under--
@@ -498,6 +511,8 @@ func (l *ledger) endChange(life int, f *fate, id string, lease mq.Lease, d time.
 	case life != l.life || refusal != nil:
 	case f.endedBefore(lease):
 		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved changed its lease", id)
+	case f.old:
+		l.fault(&l.counts.other, "a receipt of %s by group %d changed its lease although the message had been delivered again", id, lease.Group)
 	case f.givenUp:
 		f.when = time.Now()
 		f.until, f.due = f.when.Add(d), f.when.Add(d)

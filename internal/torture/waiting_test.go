@@ -15,6 +15,8 @@ type waiting struct {
 	handle mq.PendingHandle
 	lost   bool      // the handle may name nothing any more
 	busy   bool      // somebody recalls or postpones it
+	asked  int       // how often its producer was asked, as the last question said
+	unsure bool      // a question was given back
 	times  []newTime // the times of delivery that were asked for, the first with the send
 
 	recall, commit, rollback promise
@@ -301,10 +303,23 @@ func (l *ledger) questioned(life int, c *mq.Check) *waiting {
 	if w.handle.ID == 0 {
 		w.handle = c.PendingHandle // the answer to the send was lost
 	}
+	if l.clean && !w.unsure && c.Checks <= w.asked {
+		l.fault(&l.counts.other, "the question %d about %s was handed out after question %d", c.Checks, c.MessageID, w.asked)
+	}
+	w.asked = max(w.asked, c.Checks)
 	if !w.commit.ok && !w.rollback.ok {
 		return w
 	}
 	return nil
+}
+
+// unasked notes that a question is given back.
+func (l *ledger) unasked(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.waiting[id]; w != nil {
+		w.unsure = true
+	}
 }
 
 // listedTimers judges what is said to wait for its time.
