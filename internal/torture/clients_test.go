@@ -58,6 +58,8 @@ func (c *client) run(ctx context.Context) {
 			err = c.sync(c.group(), mq.LiteAction(c.rng.IntN(4)))
 		case n < 72:
 			err = c.look()
+		case n < 73 && c.h.jumps:
+			c.h.ledger.clock.step(c.h.step(c.rng))
 		case len(c.held) > 0:
 			i := c.rng.IntN(len(c.held))
 			d := c.held[i]
@@ -87,7 +89,9 @@ func (c *client) topic(kind mq.TopicType) *mq.Topic {
 }
 
 // soon returns a time around now.
-func (c *client) soon() time.Time { return time.Now().Add(time.Duration(c.rng.IntN(60)-2) * tick) }
+func (c *client) soon() time.Time {
+	return c.h.ledger.clock.Now().Add(time.Duration(c.rng.IntN(60)-2) * tick)
+}
 
 func (c *client) send() error {
 	l, topic := c.h.ledger, c.topic(0)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,6 +48,8 @@ type history struct {
 	lites    *liteSets
 	groups   []consumers
 	resets   bool                // the places of groups are moved
+	jumps    bool                // the wall clock is set now and then
+	slow     bool                // the disk takes its time
 	nextID   int                 // guarded by ledger.mu
 	moving   map[mq.GroupID]bool // likewise: somebody moves its place
 }
@@ -72,6 +75,13 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	h.resets = some(2)
 	dedup := 5 * time.Minute
+	switch {
+	case !some(4) && faults:
+		h.jumps, h.resets, h.wall = true, false, h.ledger.clock.Now // offsets of times, and pop ids, go by the store's time
+		dedup, h.checks.Remember = 1000*time.Hour, 1000*time.Hour
+	case !some(4) && faults && flush == shard.FlushSync: // locks are held in the other mode
+		h.slow, h.ledger.slow = true, 12*slowest
+	}
 	if !some(3) {
 		dedup = 0
 	}
@@ -139,6 +149,7 @@ const (
 	crashesAt                     // the machine after an operation, of which a part is done
 	fails                         // one operation
 	failsFrom                     // one operation and all after it
+	failsAWhile                   // one operation, of which a part is done, and some after it
 	failsAndCrashes               // one operation, and the machine after it
 	endings
 )
@@ -150,8 +161,14 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	if h.faults {
 		how = ending(h.rng.IntN(int(endings)))
 	}
+	if h.jumps && h.rng.IntN(2) == 0 {
+		h.ledger.clock.step(h.step(h.rng))
+	}
 	trace("the store is opened, and its life will end with %d", how)
 	fs := faultfs.New(mem)
+	if h.slow {
+		h.slowDown(fs)
+	}
 	left := mem
 	keep := []int{0, 0, 30, 70, 100}[h.rng.IntN(5)]
 	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 3)) // of the goroutine that crashes
@@ -175,6 +192,8 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		fs.FailAt(at, cause)
 	case failsFrom:
 		fs.FailFrom(at, cause)
+	case failsAWhile:
+		fs.FailFor(at, 1+h.rng.IntN(20), h.rng.IntN(300), cause)
 	}
 
 	var failed atomic.Bool
@@ -250,6 +269,46 @@ func (h *history) work(s *store.Store, how ending, stopped chan struct{}, crash 
 	cancel()
 	clients.Wait()
 	h.ledger.closed()
+}
+
+// slowest is how long an operation of a slow disk takes at most.
+const slowest = 10 * tick
+
+// slowDown lets syncs and reads of the log take their time.
+func (h *history) slowDown(fs *faultfs.FS) {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 4))
+	takes := func(chance int) time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		if rng.IntN(chance) > 0 {
+			return 0
+		}
+		h.ledger.delayed()
+		return time.Duration(rng.Int64N(int64(slowest)))
+	}
+	fs.Slow(func(op faultfs.Op) {
+		if op.Kind == faultfs.SyncData && strings.Contains(op.Path, "/log/") {
+			time.Sleep(takes(3))
+		}
+	})
+	fs.Reads(func(path string, _ int64, _ []byte) {
+		if strings.Contains(path, "/log/") {
+			time.Sleep(takes(6))
+		}
+	})
+}
+
+// step returns how far the wall clock is set: a little, or by hours.
+func (h *history) step(rng *rand.Rand) time.Duration {
+	d := time.Duration(1+rng.IntN(100)) * tick
+	if rng.IntN(3) == 0 {
+		d = time.Duration(1+rng.IntN(10)) * time.Hour
+	}
+	if rng.IntN(2) == 0 {
+		return -d
+	}
+	return d
 }
 
 // number returns the number in an environment variable, or the fallback.

@@ -126,8 +126,8 @@ func (l *ledger) mayBeSeen(id string, now time.Time) {
 		return
 	}
 	switch {
-	case sn.kind == mq.Delay && w.earliest().Sub(now) > 0:
-		l.fault(&l.counts.early, "%s was delivered %v early", id, w.earliest().Sub(now))
+	case sn.kind == mq.Delay && w.earliest().After(l.clock.latest()):
+		l.fault(&l.counts.early, "%s was delivered %v early", id, w.earliest().Sub(l.clock.latest()))
 	case sn.kind == mq.Delay && w.recall.ok:
 		l.fault(&l.counts.visible, "%s was delivered after it had been recalled", id)
 	case sn.kind == mq.Transaction && !w.commit.begun:
@@ -206,7 +206,7 @@ func (l *ledger) delayedStill(id string, w *waiting, what string) {
 
 // refusedWait judges that a delayed message was answered not to wait any more.
 func (l *ledger) refusedWait(id string, w *waiting, err error) {
-	if sn := l.msgs[id]; sn.acked && !w.lost && !w.recall.begun && w.earliest().After(time.Now()) {
+	if sn := l.msgs[id]; sn.acked && !w.lost && !w.recall.begun && w.earliest().After(l.clock.latest()) {
 		l.fault(&l.counts.other, "%s waits until %v, and it was answered: %v", id, w.earliest().Format(stamp), err)
 	}
 }
@@ -330,8 +330,9 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 		return
 	}
 	now := time.Now()
+	shift, steps := l.clock.shifted()
 	for _, m := range list {
-		due := m.At
+		due := m.At.Add(-shift)
 		if l.served.After(due) {
 			due = l.served
 		}
@@ -345,7 +346,7 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 		switch {
 		case w == nil || l.msgs[m.MessageID].kind != mq.Delay:
 			l.fault(&l.counts.other, "%s is listed as delayed", m.MessageID)
-		case now.Sub(due) > lateTimer:
+		case now.Sub(due) > lateTimer+l.slow && steps == l.steps: // a step may go unnoticed for seconds
 			l.fault(&l.counts.stuck, "%s was due at %v and waits at %v still", m.MessageID, m.At.Format(stamp), now.Format(stamp))
 		}
 	}
