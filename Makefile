@@ -33,7 +33,7 @@ TIERS    ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
 		$(GO) test ./internal/crashtest -skip ADeployment -count=1 -timeout 60m || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
+
+planted: ## Break the rules one at a time and see that the checkers find each (SHORT=1 for a few, ARGS="-v -run NAME").
+	$(GO) run ./internal/torture/planted $(if $(SHORT),-short) $(ARGS)
 
 churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
 	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
