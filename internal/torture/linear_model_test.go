@@ -19,12 +19,13 @@ import (
 type leaseCall int
 
 const (
-	aSend    leaseCall = iota
-	aGet               // a receive that got it
-	aMiss              // one that took all there was, and did not get it
-	anAck              // answered OK
-	aChange            // answered OK
-	aRefusal           // an ack or a change
+	aSend   leaseCall = iota
+	aGet              // a receive that got it
+	aMiss             // one that took all there was, and did not get it
+	anAck             // answered OK
+	aChange           // answered OK
+	noAck             // one that was refused
+	noChange
 )
 
 // A leaseInput is one call. It happened at a time from lo to hi, in Unix nanoseconds.
@@ -43,7 +44,7 @@ type leaseState struct {
 	lo, hi        int64
 }
 
-// leaseRules say how late a lease may end, and whether an ack that is repeated is OK.
+// leaseRules say how late a lease may end, and whether an ack of what is settled is OK.
 type leaseRules struct {
 	late    time.Duration
 	repeats bool
@@ -63,14 +64,16 @@ func (r leaseRules) step(s leaseState, in leaseInput) (bool, leaseState) {
 	case aMiss:
 		return !s.sent || s.settled || s.receipt != 0 && s.hi+int64(r.late) > in.lo, s
 	case anAck:
-		ok := mine && (!s.settled || r.repeats)
+		ok := mine && !s.settled || s.settled && r.repeats
 		s.settled = true
 		return ok, s
 	case aChange:
 		s.lo, s.hi = in.lo+in.lasts, in.hi+in.lasts
 		return mine && !s.settled, s
+	case noAck:
+		return s.settled && !r.repeats || !s.settled && !mine, s
 	}
-	return !mine || s.settled && !r.repeats, s
+	return s.settled || !mine, s
 }
 
 func (r leaseRules) model() porcupine.Model {
@@ -174,7 +177,7 @@ func TestTheModelOfLeasesRefusesWhatMustNotBe(t *testing.T) {
 		"two holders":                  {false, []leaseInput{send, get(1, 0), get(2, lease-1)}},
 		"two holders after a change":   {false, []leaseInput{send, get(1, 0), {what: aChange, receipt: 1, lo: 5, hi: 5, lasts: lease}, get(2, lease)}},
 		"an old receipt":               {false, []leaseInput{send, get(1, 0), get(2, lease), call(anAck, 1)}},
-		"a good receipt refused":       {false, []leaseInput{send, get(1, 0), call(aRefusal, 1)}},
+		"a good receipt refused":       {false, []leaseInput{send, get(1, 0), call(noAck, 1)}},
 		"delivered after an ack":       {false, []leaseInput{send, get(1, 0), call(anAck, 1), get(2, 3*lease)}},
 		"answered and not there":       {false, []leaseInput{send, {what: aMiss}}},
 		"ended and not there":          {false, []leaseInput{send, get(1, 0), {what: aMiss, lo: 2 * lease}}},

@@ -99,7 +99,7 @@ func (c *caller) settle(d mq.Delivery, what leaseCall, lasts time.Duration, fn f
 	err := fn()
 	in.hi = time.Now().UnixNano() + int64(slack)
 	if errors.Is(err, mq.ErrLeaseEnded) {
-		in.what, err = aRefusal, nil
+		in.what, err = in.what+(noAck-anAck), nil
 	}
 	if err == nil {
 		c.end(c.number, began, in)

@@ -44,7 +44,7 @@ type checker struct {
 // and shortest at least.
 const (
 	longest  = 10 * time.Minute
-	shortest = 20 * time.Second
+	shortest = 2 * time.Minute
 	patience = 8
 )
 
@@ -238,6 +238,9 @@ func found(by, out string) finding {
 	}
 	if m := failing.FindStringSubmatch(out); m != nil {
 		f.text = m[1]
+	}
+	if strings.Contains(out, "panic: test timed out") {
+		f.by += " (hangs)"
 	}
 	for _, re := range []*regexp.Regexp{panicked, failed} {
 		for _, line := range re.FindAllString(out, -1) {
