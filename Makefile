@@ -115,12 +115,13 @@ crashtest: build ## Kill the server KILLS times under load and check what it had
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
 
 torture: KILLS = $(if $(SHORT),3,100)
-torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode; one table.
+torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode, plant a few bugs; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
-	PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
+	PERIGEE_BIN=$(BIN) PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
 		$(GO) test ./internal/torture/... -count=1 -timeout 60m || status=1; \
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
 		$(GO) test ./internal/crashtest -skip ADeployment -count=1 -timeout 60m || status=1; \
+	$(GO) run ./internal/torture/planted -short || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
 
 planted: ## Break the rules one at a time and see that the checkers find each (SHORT=1 for a few, ARGS="-v -run NAME").

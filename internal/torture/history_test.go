@@ -166,6 +166,13 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	}
 	trace("the store is opened, and its life will end with %d", how)
 	fs := faultfs.New(mem)
+	began := time.Now()
+	defer func() {
+		h.ledger.counts.lived += time.Since(began)
+		if how < crashesAt || fs.Fired() {
+			h.ledger.counts.came[how]++
+		}
+	}()
 	if h.slow {
 		h.slowDown(fs)
 	}
@@ -363,7 +370,9 @@ func TestHistoriesWithFaultsKeepWhatWasAcknowledged(t *testing.T) {
 func (c *counts) cells(column string, histories uint64) []table.Cell {
 	number := func(row string, n int) table.Cell { return table.Cell{Column: column, Row: row, Value: fmt.Sprint(n)} }
 	cells := []table.Cell{
-		number("histories", int(histories)), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
+		number("histories", int(histories)),
+		{Column: column, Row: "simulated hours", Value: fmt.Sprintf("%.1f", c.lived.Hours())},
+		number("violations", c.violations()), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
 		number("lost", c.lost), number("stuck", c.stuck), number("deliveries after an OK ack", c.afterAck),
 		number("two holders at once", c.twoHolders), number("delivered early", c.early),
 		number("seen against a recall or rollback", c.visible), number("out of order", c.order), number("other faults", c.other),
@@ -374,9 +383,13 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 		{Column: column, Row: "worst redelivery lateness", Value: c.late.String()},
 	}
 	if c.crashes+c.failures == 0 {
-		return append(cells, number("duplicates without faults", c.duplicates))
+		return append(cells, number("duplicates per million deliveries", c.duplicates*1_000_000/max(c.deliveries, 1)))
 	}
-	return append(cells, number("crashes and failures", c.crashes+c.failures))
+	return append(cells,
+		number("faults: process killed", c.came[killed]), number("faults: machine crashed", c.came[crashes]),
+		number("faults: crashed in a write", c.came[crashesAt]), number("faults: one operation failed", c.came[fails]+c.came[failsAndCrashes]),
+		number("faults: disk gone for good", c.came[failsFrom]), number("faults: disk full for a while", c.came[failsAWhile]),
+		number("faults: slow operations", c.delays), number("faults: clock set", c.steps))
 }
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
@@ -389,6 +402,7 @@ func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *
 			tell(t, where, []string{err.Error()})
 		}
 		tell(t, where, l.faults)
+		_, l.counts.steps = l.clock.shifted()
 	})
 	return &l.counts
 }

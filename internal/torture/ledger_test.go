@@ -18,7 +18,9 @@ import (
 type counts struct {
 	acked, unknown, deliveries, redeliveries, acks int
 	crashes, failures, restarts                    int
-	delays, steps                                  int
+	delays, steps                                  int                  // of operations of the disk, and of the wall clock
+	came                                           [endings]int         // lives that ended so
+	lived                                          time.Duration        // of the bubbles' time, with clients at work
 	kinds                                          [mq.Priority + 1]int // acknowledged, by type
 	recalls, ends, checks, resets, repeats, syncs  int                  // answered OK
 
@@ -37,7 +39,11 @@ func (c *counts) add(o *counts) {
 	c.failures += o.failures
 	c.restarts += o.restarts
 	c.delays += o.delays
+	c.lived += o.lived
 	c.steps += o.steps
+	for i, n := range o.came {
+		c.came[i] += n
+	}
 	for i, n := range o.kinds {
 		c.kinds[i] += n
 	}
@@ -198,6 +204,11 @@ func (l *ledger) copy() *ledger {
 	maps.Copy(c.limits, l.limits)
 	maps.Copy(c.named, l.named)
 	return c
+}
+
+// violations is how often something did not hold.
+func (c *counts) violations() int {
+	return c.lost + c.stuck + c.afterAck + c.duplicates + c.twoHolders + c.early + c.visible + c.order + c.other
 }
 
 // fault notes that something does not hold.
@@ -452,7 +463,9 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 			from = start
 		}
 		late := now.Sub(from)
-		l.counts.late = max(l.counts.late, late)
+		if l.slow == 0 {
+			l.counts.late = max(l.counts.late, late)
+		}
 		if late > slack+l.slow {
 			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
 				g.ID, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
