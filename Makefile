@@ -34,7 +34,7 @@ TIERS    ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,13 +120,17 @@ crashtest: build ## Kill the server KILLS times under load and check what it had
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) $(GO) test ./internal/crashtest -v -run Killed -count=1 -timeout 30m
 
 torture: KILLS = $(if $(SHORT),3,100)
-torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode; one table.
+torture: build ## Simulate HISTORIES with faults, fail and damage everything, kill the server KILLS times in each mode, plant a few bugs; one table.
 	@results="$$(mktemp)"; trap 'rm -f "$$results"' EXIT; export PERIGEE_RESULTS="$$results"; status=0; \
-	PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
+	PERIGEE_BIN=$(BIN) PERIGEE_HISTORIES=$(HISTORIES) $(if $(SHORT),,PERIGEE_FAULTS=all PERIGEE_DAMAGE=all) \
 		$(GO) test ./internal/torture/... -count=1 -timeout 60m || status=1; \
 	PERIGEE_BIN=$(BIN) PERIGEE_KILLS=$(KILLS) PERIGEE_CALM=$(if $(SHORT),2,30) PERIGEE_REPLAY_MIB=$(if $(SHORT),16,200) \
 		$(GO) test ./internal/crashtest -skip ADeployment -count=1 -timeout 60m || status=1; \
+	$(GO) run ./internal/torture/planted -short || status=1; \
 	echo; $(GO) run ./internal/torture "$$results" || status=1; exit $$status
+
+planted: ## Break the rules one at a time and see that the checkers find each (SHORT=1 for a few, ARGS="-v -run NAME").
+	$(GO) run ./internal/torture/planted $(if $(SHORT),-short) $(ARGS)
 
 churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
 	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m

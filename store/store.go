@@ -50,6 +50,7 @@ type Options struct {
 	LiteInterval  time.Duration
 	Interrupt     <-chan struct{}
 	MaxSeries     int
+	Wall          func() time.Time
 	Logger        *slog.Logger
 	OnFailure     func()
 }
@@ -91,7 +92,7 @@ func Open(opts Options) (*Store, error) {
 			MemTableSize: opts.MemTableSize, QueueBytes: opts.QueueBytes, KnownBytes: opts.KnownBytes, MaxWaiting: opts.MaxWaiting,
 			Retention: opts.Retention, Transactions: opts.Transactions, Interrupt: opts.Interrupt, MaxSeries: opts.MaxSeries,
 			LiteTopics: opts.LiteTopics, LiteTTL: opts.LiteTTL, LiteInterval: opts.LiteInterval,
-			Logger: opts.Logger, OnFailure: opts.OnFailure,
+			Wall: opts.Wall, Logger: opts.Logger, OnFailure: opts.OnFailure,
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("store: %w", err), s.Close())

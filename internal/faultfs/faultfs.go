@@ -70,12 +70,15 @@ type FS struct {
 		trace   func(Op)
 		failAt  int // index of the operation to fail, or -1
 		failFor int // how many fail from there on
+		short   int // how much of the first one, a write, is done all the same
 		failErr error
 		crashAt int // index of the last operation to be done, or -1
 		cut     int // how much of that one, a write, is done; -1 for all
 		onCrash func()
 		fired   bool
 		crashed bool
+		slow    func(Op)
+		reads   func(path string, offset int64, p []byte)
 	}
 }
 
@@ -94,21 +97,42 @@ func (f *FS) Trace(fn func(Op)) {
 	f.mu.trace = fn
 }
 
+// Slow calls fn before every mutating operation that is done, without any lock: fn may
+// take its time, as a slow disk does.
+func (f *FS) Slow(fn func(Op)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.slow = fn
+}
+
+// Reads calls fn with everything that ReadAt has read of a file; fn may take its time, and
+// change the bytes, as a disk that reads wrongly does.
+func (f *FS) Reads(fn func(path string, offset int64, p []byte)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.reads = fn
+}
+
 // FailAt lets the operation with this index fail with err, without being done;
 // the ones after it work again. A nil err means ErrInjected.
-func (f *FS) FailAt(index int, err error) { f.fail(index, 1, err) }
+func (f *FS) FailAt(index int, err error) { f.fail(index, 1, 0, err) }
 
 // FailFrom lets the operation with this index and all after it fail with err, as on
 // a disk that is full or gone. A nil err means ErrInjected.
-func (f *FS) FailFrom(index int, err error) { f.fail(index, math.MaxInt, err) }
+func (f *FS) FailFrom(index int, err error) { f.fail(index, math.MaxInt, 0, err) }
 
-func (f *FS) fail(index, n int, err error) {
+// FailFor lets n operations from this index on fail with err, as on a disk that is full
+// for a while. Of the first one, if it is a write, the first short bytes are written all
+// the same. A nil err means ErrInjected.
+func (f *FS) FailFor(index, n, short int, err error) { f.fail(index, n, short, err) }
+
+func (f *FS) fail(index, n, short int, err error) {
 	if err == nil {
 		err = ErrInjected
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.failAt, f.mu.failFor, f.mu.failErr, f.mu.fired = index, n, err, false
+	f.mu.failAt, f.mu.failFor, f.mu.short, f.mu.failErr, f.mu.fired = index, n, short, err, false
 }
 
 // Heal ends what FailAt and FailFrom have begun: operations work again.
@@ -161,8 +185,12 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 	}
 	if f.mu.failAt >= 0 && op.Index >= f.mu.failAt && op.Index-f.mu.failAt < f.mu.failFor {
 		f.mu.fired = true
-		err := f.mu.failErr
+		err, short := f.mu.failErr, f.mu.short
+		f.mu.short = 0
 		f.mu.Unlock()
+		if op.Kind == Write && short > 0 && op.Len > 0 {
+			err = errors.Join(err, run(min(short, op.Len-1)))
+		}
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	crash, cut := op.Index == f.mu.crashAt, op.Len
@@ -173,8 +201,11 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 			cut = min(cut, f.mu.cut)
 		}
 	}
-	onCrash := f.mu.onCrash
+	onCrash, slow := f.mu.onCrash, f.mu.slow
 	f.mu.Unlock()
+	if slow != nil {
+		slow(op)
+	}
 	if op.Kind == Link {
 		f.linking.Lock()
 	}

@@ -87,3 +87,31 @@ func TestCrashKeepsOnlyTheCutOfTheLastWrite(t *testing.T) {
 	require.ErrorIs(t, f.Remove("d/a"), ErrCrashed)
 	require.Equal(t, 3, f.Count())
 }
+
+func TestADiskThatIsFullForAWhileTakesAPartOfOneWrite(t *testing.T) {
+	mem := vfs.NewMem()
+	f := New(mem)
+	f.FailFor(2, 2, 3, nil)
+	require.ErrorIs(t, workload(f), ErrInjected)
+	info, err := mem.Stat("d/a")
+	require.NoError(t, err)
+	require.Equal(t, int64(6), info.Size(), "three of five bytes at offset 3")
+	require.ErrorIs(t, f.MkdirAll("later", 0o755), ErrInjected)
+	require.NoError(t, f.MkdirAll("later", 0o755))
+}
+
+func TestSlowOperationsAndWrongReads(t *testing.T) {
+	f := New(vfs.NewMem())
+	var slow []string
+	f.Slow(func(op Op) { slow = append(slow, string(op.Kind)) })
+	f.Reads(func(_ string, _ int64, p []byte) { p[0] ^= 1 })
+	require.NoError(t, workload(f))
+	require.Equal(t, []string{"mkdir-all", "create", "write", "sync-data", "sync-dir", "rename"}, slow)
+	file, err := f.Open("d/b")
+	require.NoError(t, err)
+	p := make([]byte, 5)
+	_, err = file.ReadAt(p, 3)
+	require.NoError(t, err)
+	require.Equal(t, "iello", string(p))
+	require.NoError(t, file.Close())
+}

@@ -41,3 +41,14 @@ func (f *file) SyncTo(length int64) (full bool, err error) {
 	})
 	return full, err
 }
+
+func (f *file) ReadAt(p []byte, off int64) (n int, err error) {
+	n, err = f.File.ReadAt(p, off)
+	f.fs.mu.Lock()
+	reads := f.fs.mu.reads
+	f.fs.mu.Unlock()
+	if reads != nil && n > 0 {
+		reads(f.path, off, p[:n])
+	}
+	return n, err
+}

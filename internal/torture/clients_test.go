@@ -58,6 +58,8 @@ func (c *client) run(ctx context.Context) {
 			err = c.sync(c.group(), mq.LiteAction(c.rng.IntN(4)))
 		case n < 72:
 			err = c.look()
+		case n < 73 && c.h.jumps:
+			c.h.ledger.clock.step(c.h.step(c.rng))
 		case len(c.held) > 0:
 			i := c.rng.IntN(len(c.held))
 			d := c.held[i]
@@ -87,7 +89,9 @@ func (c *client) topic(kind mq.TopicType) *mq.Topic {
 }
 
 // soon returns a time around now.
-func (c *client) soon() time.Time { return time.Now().Add(time.Duration(c.rng.IntN(60)-2) * tick) }
+func (c *client) soon() time.Time {
+	return c.h.ledger.clock.Now().Add(time.Duration(c.rng.IntN(60)-2) * tick)
+}
 
 func (c *client) send() error {
 	l, topic := c.h.ledger, c.topic(0)
@@ -102,7 +106,7 @@ func (c *client) send() error {
 	case mq.TopicPriority:
 		sn.kind = mq.Priority
 	case mq.TopicLite:
-		sn.kind, sn.lite, sn.queues[0] = mq.Lite, c.h.lites[c.rng.IntN(len(c.h.lites))], 0
+		sn.kind, sn.lite, sn.queues[0] = mq.Lite, c.h.names[c.rng.IntN(len(c.h.names))], 0
 	default:
 		sn.kind = c.h.kinds[c.rng.IntN(len(c.h.kinds))]
 	}
@@ -202,6 +206,13 @@ func (c *client) receive(ctx context.Context) error {
 		start = time.Now() // it may have waited for others to settle theirs
 	}
 	c.h.ledger.delivered(c.life, g, start, r.Invisible, got)
+	c.h.ledger.withinLimit(c.life, g, r.InFlight, got)
+	if r.Lite != "" {
+		c.h.lites.got(c.h.ledger, liteSet{g.ID, c.name}, start, got)
+	}
+	if err == nil && len(got) == 0 && r.InFlight == 0 && r.Wait > 0 && time.Since(start) >= r.Wait {
+		c.h.ledger.gotNothing(c.life, g, topic, c.h.lites.of(liteSet{g.ID, c.name}, g.LiteExclusive))
+	}
 	for _, d := range got {
 		if c.rng.IntN(5) > 0 { // the rest is left to the end of its lease
 			c.held = append(c.held, held{g.ID, d})
@@ -226,7 +237,7 @@ func (c *client) treat(d held) error {
 	default:
 		after := []time.Duration{0, tick, 20 * tick, 100 * tick}[c.rng.IntN(4)]
 		reason := []mq.ChangeReason{mq.Extend, mq.Renew, mq.Nack}[c.rng.IntN(3)]
-		f := l.beginChange(d.group, d.ID)
+		f := l.beginChange(d.group, d.ID, d.Lease)
 		err := c.s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: d.Lease, Invisible: after, Reason: reason}})[0]
 		l.endChange(c.life, f, d.ID, d.Lease, after, err)
 		if err == nil && c.rng.IntN(2) == 0 {
@@ -287,11 +298,16 @@ func (c *client) answerQuestions(ctx context.Context) error {
 	for _, t := range c.h.topics {
 		names = append(names, t.Resource)
 	}
+	start := time.Now()
 	checks, err := c.s.Checks(ctx, names, 1+c.rng.IntN(4))
+	if err == nil && len(checks) == 0 && ctx.Err() != nil && time.Since(start) > 0 {
+		c.h.ledger.notAsked(c.life, c.h.checks.First)
+	}
 	for i := range checks {
 		w := c.h.ledger.questioned(c.life, &checks[i])
 		switch n := c.rng.IntN(4); {
 		case n == 0:
+			c.h.ledger.unasked(checks[i].MessageID)
 			if err := c.s.Unasked(context.Background(), checks[i:i+1]); err != nil {
 				return c.expect(err, "unasked")
 			}
@@ -343,20 +359,20 @@ func (c *client) move() error {
 
 // moveLite subscribes anew to a lite topic, from an offset on.
 func (c *client) moveLite(g consumers, topic *mq.Topic) error {
-	l, name := c.h.ledger, c.h.lites[c.rng.IntN(len(c.h.lites))]
+	l, name := c.h.ledger, c.h.names[c.rng.IntN(len(c.h.names))]
 	at, ok := l.liteQueue(topic.ID, name, c.rng.IntN)
 	if !ok {
 		return nil
 	}
 	key, m := moveKey{g.ID, topic.ID, at.queue}, &move{to: at.offset, drop: true}
 	sync := mq.LiteSync{Topic: topic, Group: g.Group, Client: c.name, Action: mq.LiteRemove, Names: []string{name}, Exclusive: g.LiteExclusive}
-	if _, err := syncLite(context.Background(), c.s, sync); err != nil {
+	if _, err := c.syncLite(sync); err != nil {
 		return c.expect(err, "sync")
 	}
 	sync.Action, sync.Place = mq.LiteAdd, mq.LitePlace{Start: mq.LiteOffset, Value: int64(at.offset), Again: true}
 	l.beginMove(key, m)
 	l.beginSync(g.ID, topic.ID, sync.Names)
-	_, err := syncLite(context.Background(), c.s, sync)
+	_, err := c.syncLite(sync)
 	if err == nil {
 		l.endMove(c.life, key, m)
 		l.endSync(c.life, g.ID, topic.ID, sync.Names)
@@ -371,7 +387,7 @@ func (c *client) sync(g consumers, action mq.LiteAction) error {
 		return nil
 	}
 	var names []string
-	for _, name := range c.h.lites {
+	for _, name := range c.h.names {
 		if c.rng.IntN(3) > 0 {
 			names = append(names, name)
 		}
@@ -379,7 +395,7 @@ func (c *client) sync(g consumers, action mq.LiteAction) error {
 	if action == mq.LiteAdd || action == mq.LiteReplace {
 		c.h.ledger.beginSync(g.ID, topic.ID, names)
 	}
-	_, err := syncLite(context.Background(), c.s, mq.LiteSync{
+	_, err := c.syncLite(mq.LiteSync{
 		Topic: topic, Group: g.Group, Client: c.name, Action: action, Names: names, Exclusive: g.LiteExclusive,
 	})
 	if err == nil && (action == mq.LiteAdd || action == mq.LiteReplace) {
@@ -395,6 +411,15 @@ func (c *client) look() error {
 		c.h.ledger.listedTimers(c.life, list)
 	}
 	return err
+}
+
+// syncLite changes what the client wants of lite topics.
+func (c *client) syncLite(sync mq.LiteSync) ([]mq.LiteLoss, error) {
+	losses, err := syncLite(context.Background(), c.s, sync)
+	if err == nil {
+		c.h.lites.synced(sync, losses)
+	}
+	return losses, err
 }
 
 // syncLite changes what a client wants of the lite topics of the one shard.

@@ -190,7 +190,7 @@ func TestDamageOfAnyFileIsNamedOrHarmless(t *testing.T) {
 			}
 		})
 	}
-	require.NoError(t, table.Add(table.Cell{Column: "simulated, sync", Row: "damaged files", Value: fmt.Sprint(tried)}))
+	require.NoError(t, table.Add(table.Cell{Column: "simulated, sync", Row: "faults: damaged files", Value: fmt.Sprint(tried)}))
 }
 
 // filled is what a node has left behind.

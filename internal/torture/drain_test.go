@@ -84,7 +84,7 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topics []*mq.Topic, l
 // endWaits waits until every delayed message is due, and ends every transaction.
 func (d *drainer) endWaits() error {
 	d.opened()
-	time.Sleep(max(time.Until(d.latest()), 0) + 2*lateTimer)
+	time.Sleep(max(d.latest().Sub(d.clock.Now()), 0) + 2*lateTimer)
 	synctest.Wait()
 	for _, t := range d.topics {
 		timers, _, err := d.s.Timers(d.ctx, shardName, mq.PendingQuery{Topic: t.ID, Max: 1 << 20})

@@ -110,7 +110,7 @@ func TestEveryFaultOfEveryOperationKeepsWhatWasAnswered(t *testing.T) {
 				n++
 			}
 		}
-		require.NoError(t, table.Add(table.Cell{Column: column, Row: "faults of single operations", Value: fmt.Sprint(n)}))
+		require.NoError(t, table.Add(table.Cell{Column: column, Row: "faults: each operation in turn", Value: fmt.Sprint(n)}))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -43,10 +44,13 @@ type history struct {
 	ledger   *ledger
 	topics   []*mq.Topic
 	kinds    []mq.MessageType // of the first topic
-	lites    []string
+	names    []string         // of lite topics
+	lites    *liteSets
 	groups   []consumers
 	resets   bool                // the places of groups are moved
 	backups  *backups            // nil: none are made
+	jumps    bool                // the wall clock is set now and then
+	slow     bool                // the disk takes its time
 	nextID   int                 // guarded by ledger.mu
 	moving   map[mq.GroupID]bool // likewise: somebody moves its place
 }
@@ -72,6 +76,13 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	h.resets = some(2)
 	dedup := 5 * time.Minute
+	switch {
+	case !some(4) && faults:
+		h.jumps, h.resets, h.wall = true, false, h.ledger.clock.Now // offsets of times, and pop ids, go by the store's time
+		dedup, h.checks.Remember = 1000*time.Hour, 1000*time.Hour
+	case !some(4) && faults && flush == shard.FlushSync: // locks are held in the other mode
+		h.slow, h.ledger.slow = true, 12*slowest
+	}
 	if !some(3) {
 		dedup = 0
 	}
@@ -88,7 +99,7 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	if some(2) {
 		topic(mq.TopicLite, 2)
-		h.lites = []string{"one", "two", "three", "four"}
+		h.names = []string{"one", "two", "three", "four"}
 	}
 	for id := range mq.GroupID(1 + rng.IntN(2)) {
 		g := &mq.Group{ID: 1 + id, Resource: mq.Resource{Name: fmt.Sprint("g", id)}, Retry: mq.DefaultRetryPolicy(), DeadLetter: mq.TopicID(100 + id), Version: 1}
@@ -119,7 +130,7 @@ func (h *history) run() error {
 	if err != nil {
 		return fmt.Errorf("open at the end: %w", err)
 	}
-	err = drain(context.Background(), s, h.ledger, h.topics, h.lites, h.groups)
+	err = drain(context.Background(), s, h.ledger, h.topics, h.names, h.groups)
 	if err := errors.Join(err, s.Close()); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -139,6 +150,7 @@ const (
 	crashesAt                     // the machine after an operation, of which a part is done
 	fails                         // one operation
 	failsFrom                     // one operation and all after it
+	failsAWhile                   // one operation, of which a part is done, and some after it
 	failsAndCrashes               // one operation, and the machine after it
 	endings
 )
@@ -150,8 +162,21 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	if h.faults {
 		how = ending(h.rng.IntN(int(endings)))
 	}
+	if h.jumps && h.rng.IntN(2) == 0 {
+		h.ledger.clock.step(h.step(h.rng))
+	}
 	trace("the store is opened, and its life will end with %d", how)
 	fs := faultfs.New(mem)
+	began := time.Now()
+	defer func() {
+		h.ledger.counts.lived += time.Since(began)
+		if how < crashesAt || fs.Fired() {
+			h.ledger.counts.came[how]++
+		}
+	}()
+	if h.slow {
+		h.slowDown(fs)
+	}
 	left := mem
 	keep := []int{0, 0, 30, 70, 100}[h.rng.IntN(5)]
 	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 3)) // of the goroutine that crashes
@@ -175,6 +200,8 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		fs.FailAt(at, cause)
 	case failsFrom:
 		fs.FailFrom(at, cause)
+	case failsAWhile:
+		fs.FailFor(at, 1+h.rng.IntN(20), h.rng.IntN(300), cause)
 	}
 
 	var failed atomic.Bool
@@ -227,6 +254,7 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 // work lets clients work until the life ends.
 func (h *history) work(s *store.Store, fs vfs.FS, how ending, stopped chan struct{}, crash func()) {
 	life := h.ledger.now()
+	h.lites = &liteSets{has: map[liteSet]map[string]bool{}, lost: map[liteSet]map[string]time.Time{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
 	for n := range 1 + h.rng.IntN(3) {
@@ -257,6 +285,46 @@ func (h *history) work(s *store.Store, fs vfs.FS, how ending, stopped chan struc
 	cancel()
 	clients.Wait()
 	h.ledger.closed()
+}
+
+// slowest is how long an operation of a slow disk takes at most.
+const slowest = 10 * tick
+
+// slowDown lets syncs and reads of the log take their time.
+func (h *history) slowDown(fs *faultfs.FS) {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 4))
+	takes := func(chance int) time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		if rng.IntN(chance) > 0 {
+			return 0
+		}
+		h.ledger.delayed()
+		return time.Duration(rng.Int64N(int64(slowest)))
+	}
+	fs.Slow(func(op faultfs.Op) {
+		if op.Kind == faultfs.SyncData && strings.Contains(op.Path, "/log/") {
+			time.Sleep(takes(3))
+		}
+	})
+	fs.Reads(func(path string, _ int64, _ []byte) {
+		if strings.Contains(path, "/log/") {
+			time.Sleep(takes(6))
+		}
+	})
+}
+
+// step returns how far the wall clock is set: a little, or by hours.
+func (h *history) step(rng *rand.Rand) time.Duration {
+	d := time.Duration(1+rng.IntN(100)) * tick
+	if rng.IntN(3) == 0 {
+		d = time.Duration(1+rng.IntN(10)) * time.Hour
+	}
+	if rng.IntN(2) == 0 {
+		return -d
+	}
+	return d
 }
 
 // number returns the number in an environment variable, or the fallback.
@@ -311,7 +379,9 @@ func TestHistoriesWithFaultsKeepWhatWasAcknowledged(t *testing.T) {
 func (c *counts) cells(column string, histories uint64) []table.Cell {
 	number := func(row string, n int) table.Cell { return table.Cell{Column: column, Row: row, Value: fmt.Sprint(n)} }
 	cells := []table.Cell{
-		number("histories", int(histories)), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
+		number("histories", int(histories)),
+		{Column: column, Row: "simulated hours", Value: fmt.Sprintf("%.1f", c.lived.Hours())},
+		number("violations", c.violations()), number("acknowledged messages", c.acked), number("deliveries", c.deliveries),
 		number("lost", c.lost), number("stuck", c.stuck), number("deliveries after an OK ack", c.afterAck),
 		number("two holders at once", c.twoHolders), number("delivered early", c.early),
 		number("seen against a recall or rollback", c.visible), number("out of order", c.order), number("other faults", c.other),
@@ -322,9 +392,13 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 		{Column: column, Row: "worst redelivery lateness", Value: c.late.String()},
 	}
 	if c.crashes+c.failures == 0 {
-		return append(cells, number("duplicates without faults", c.duplicates))
+		return append(cells, number("duplicates per million deliveries", c.duplicates*1_000_000/max(c.deliveries, 1)))
 	}
-	return append(cells, number("crashes and failures", c.crashes+c.failures))
+	return append(cells,
+		number("faults: process killed", c.came[killed]), number("faults: machine crashed", c.came[crashes]),
+		number("faults: crashed in a write", c.came[crashesAt]), number("faults: one operation failed", c.came[fails]+c.came[failsAndCrashes]),
+		number("faults: disk gone for good", c.came[failsFrom]), number("faults: disk full for a while", c.came[failsAWhile]),
+		number("faults: slow operations", c.delays), number("faults: clock set", c.steps))
 }
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
@@ -337,6 +411,7 @@ func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *
 			tell(t, where, []string{err.Error()})
 		}
 		tell(t, where, l.faults)
+		_, l.counts.steps = l.clock.shifted()
 	})
 	return &l.counts
 }

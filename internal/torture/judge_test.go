@@ -137,6 +137,8 @@ func (l *ledger) judgeFate(g consumers, sn *sent, id string, at place, f *fate, 
 		l.fault(&l.counts.duplicates, "%s has %d dead-letter copies of group %d", id, dead, g.ID)
 	case dead == 1 && f.acked && !f.forwarded && !l.anyMove(g.ID, at):
 		l.fault(&l.counts.afterAck, "%s was dead-lettered by group %d after its ack had been answered OK", id, g.ID)
+	case l.clean && dead > 0 && !f.forwarded && f.loose.IsZero() && !f.excused && f.attempt < l.limits[g.ID] && !l.anyMove(g.ID, at):
+		l.fault(&l.counts.other, "%s was dead-lettered by group %d after attempt %d of %d", id, g.ID, f.attempt, l.limits[g.ID])
 	case dead > 0 || f.acked || f.open > 0 || f.excused:
 	case f.attempt == 0 && !l.owes(g, sn, at):
 	default:

@@ -18,6 +18,9 @@ import (
 type counts struct {
 	acked, unknown, deliveries, redeliveries, acks int
 	crashes, failures, restarts                    int
+	delays, steps                                  int                  // of operations of the disk, and of the wall clock
+	came                                           [endings]int         // lives that ended so
+	lived                                          time.Duration        // of the bubbles' time, with clients at work
 	kinds                                          [mq.Priority + 1]int // acknowledged, by type
 	recalls, ends, checks, resets, repeats, syncs  int                  // answered OK
 
@@ -35,6 +38,12 @@ func (c *counts) add(o *counts) {
 	c.crashes += o.crashes
 	c.failures += o.failures
 	c.restarts += o.restarts
+	c.delays += o.delays
+	c.lived += o.lived
+	c.steps += o.steps
+	for i, n := range o.came {
+		c.came[i] += n
+	}
 	for i, n := range o.kinds {
 		c.kinds[i] += n
 	}
@@ -71,6 +80,11 @@ type ledger struct {
 	// was not opened since.
 	unsafe time.Time
 	served time.Time // since when the store is open; zero when it is not, or closes
+
+	clock *wallClock
+	shift time.Duration // of the clock, when the store was opened last
+	steps int           // likewise
+	slow  time.Duration // how late things may be on a disk that takes its time; 0: it does not
 
 	sends  []*sent
 	msgs   map[string]*sent
@@ -111,6 +125,7 @@ type sent struct {
 	lane     string         // the message group, if it has one
 	filling  int            // bytes that its messages have beside
 	began    int            // a number of ledger.seq
+	born     int            // the life in which it was asked for first
 	answered int            // likewise; 0: not yet, or the answer was lost
 	acked    bool
 	when     time.Time        // acked
@@ -141,7 +156,7 @@ type fate struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		clean: true, msgs: map[string]*sent{}, fates: map[fateKey]*fate{}, at: map[place]string{},
+		clean: true, clock: &wallClock{}, msgs: map[string]*sent{}, fates: map[fateKey]*fate{}, at: map[place]string{},
 		waiting: map[string]*waiting{}, moves: map[moveKey][]*move{}, synced: map[liteKey]*syncing{},
 		stored: map[place]time.Time{}, lanes: map[laneKey][]inLane{}, limits: map[mq.GroupID]mq.Attempt{}, named: map[queueKey]string{},
 	}
@@ -152,7 +167,7 @@ func (l *ledger) copy() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := newLedger()
-	c.life, c.clean, c.unsafe, c.counts, c.seq = l.life, l.clean, l.unsafe, l.counts, l.seq
+	c.life, c.clean, c.unsafe, c.counts, c.seq, c.clock = l.life, l.clean, l.unsafe, l.counts, l.seq, l.clock
 	c.faults = slices.Clone(l.faults)
 	for _, sn := range l.sends {
 		again := *sn
@@ -189,6 +204,11 @@ func (l *ledger) copy() *ledger {
 	maps.Copy(c.limits, l.limits)
 	maps.Copy(c.named, l.named)
 	return c
+}
+
+// violations is how often something did not hold.
+func (c *counts) violations() int {
+	return c.lost + c.stuck + c.afterAck + c.duplicates + c.twoHolders + c.early + c.visible + c.order + c.other
 }
 
 // fault notes that something does not hold.
@@ -239,6 +259,13 @@ func (l *ledger) ends(lost bool, stopped time.Time) {
 	}
 }
 
+// delayed notes that an operation of the disk takes its time.
+func (l *ledger) delayed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts.delays++
+}
+
 // closed notes that the store was closed in order.
 func (l *ledger) closed() {
 	l.mu.Lock()
@@ -262,6 +289,13 @@ func (l *ledger) opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unsafe, l.served = time.Time{}, time.Now()
+	was := l.shift
+	l.shift, l.steps = l.clock.shifted()
+	for _, f := range l.fates {
+		if l.shift > was {
+			f.until = time.Time{} // by the store's time it ends sooner
+		}
+	}
 }
 
 // closing notes that the store is about to be closed.
@@ -301,7 +335,7 @@ func (l *ledger) forget(since time.Time) {
 func (l *ledger) beginSend(sn *sent) *sent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sn.began = l.next()
+	sn.began, sn.born = l.next(), l.life
 	l.sends = append(l.sends, sn)
 	for _, id := range sn.ids {
 		l.msgs[id] = sn
@@ -405,12 +439,18 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 	if !f.loose.IsZero() {
 		*f = fate{at: f.at} // it is known again
 	}
-	early := f.until.Sub(now) > slack
+	leased := now
+	if l.slow > 0 {
+		leased = popped // the answer has taken its time
+	}
+	early := f.until.Sub(leased) > slack
 	switch {
 	case f.acked:
 		l.fault(&l.counts.afterAck, "group %d got %s after its ack had been answered OK", g.ID, d.ID)
 	case early:
 		l.fault(&l.counts.twoHolders, "group %d got %s %v before the lease of attempt %d ended", g.ID, d.ID, f.until.Sub(now), f.attempt)
+	case l.limits[g.ID] > 0 && d.Lease.Attempt > l.limits[g.ID]:
+		l.fault(&l.counts.other, "group %d got %s as attempt %d and wants %d", g.ID, d.ID, d.Lease.Attempt, l.limits[g.ID])
 	case d.Lease.Attempt <= f.attempt:
 		l.fault(&l.counts.other, "group %d got %s as attempt %d after attempt %d", g.ID, d.ID, d.Lease.Attempt, f.attempt)
 	}
@@ -423,14 +463,16 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 			from = start
 		}
 		late := now.Sub(from)
-		l.counts.late = max(l.counts.late, late)
-		if late > slack {
+		if l.slow == 0 {
+			l.counts.late = max(l.counts.late, late)
+		}
+		if late > slack+l.slow {
 			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
 				g.ID, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
 		}
 	}
 	f.attempt, f.pop, f.life, f.givenUp, f.when = d.Lease.Attempt, d.Lease.PopID, l.life, false, now
-	f.until, f.due = now.Add(invisible), now.Add(invisible)
+	f.until, f.due = leased.Add(invisible), leased.Add(invisible)
 }
 
 func (l *ledger) fate(group mq.GroupID, id string) *fate {
@@ -472,6 +514,9 @@ func (l *ledger) endAck(life int, f *fate, id string, lease mq.Lease, refusal er
 	case refusal == nil && f.endedBefore(lease):
 		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved was taken", id)
 	case refusal == nil:
+		if f.life == l.life && f.loose.IsZero() && f.pop > lease.PopID {
+			l.fault(&l.counts.other, "a receipt of %s by group %d was taken although the message had been delivered again", id, lease.Group)
+		}
 		f.acked, f.when = true, time.Now()
 		l.counts.acks++
 	case isRefusal(refusal) && f.open > 0 && !f.endedBefore(lease):
@@ -479,17 +524,25 @@ func (l *ledger) endAck(life int, f *fate, id string, lease mq.Lease, refusal er
 	}
 }
 
+// A changing is a change of a lease that was asked for.
+type changing struct {
+	*fate
+	old   bool // the message had been delivered again
+	began time.Time
+}
+
 // beginChange notes that the lease may end at any time; endChange that it ends after d.
-func (l *ledger) beginChange(group mq.GroupID, id string) *fate {
+func (l *ledger) beginChange(group mq.GroupID, id string, lease mq.Lease) changing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.fate(group, id)
+	c := changing{f, f.life == l.life && f.loose.IsZero() && f.pop > lease.PopID, time.Now()}
 	f.under, f.asked = f.under+1, time.Now()
 	f.until, f.due, f.givenUp = time.Time{}, time.Time{}, true
-	return f
+	return c
 }
 
-func (l *ledger) endChange(life int, f *fate, id string, lease mq.Lease, d time.Duration, refusal error) {
+func (l *ledger) endChange(life int, f changing, id string, lease mq.Lease, d time.Duration, refusal error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.under--
@@ -498,9 +551,11 @@ func (l *ledger) endChange(life int, f *fate, id string, lease mq.Lease, d time.
 	case life != l.life || refusal != nil:
 	case f.endedBefore(lease):
 		l.fault(&l.counts.other, "a receipt of %s from before the group's place was moved changed its lease", id)
-	case f.givenUp:
+	case f.old:
+		l.fault(&l.counts.other, "a receipt of %s by group %d changed its lease although the message had been delivered again", id, lease.Group)
+	case f.givenUp && f.under == 0:
 		f.when = time.Now()
-		f.until, f.due = f.when.Add(d), f.when.Add(d)
+		f.until, f.due = f.began.Add(d), f.when.Add(d)
 	}
 }
 

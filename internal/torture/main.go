@@ -22,11 +22,13 @@ import (
 var (
 	columns = []string{"simulated, sync", "simulated, async", "simulated, no faults", "killed, sync", "killed, async", "not killed", "deployed, sync", "deployed, async", "deployed, no router", "one node away"}
 	rows    = []string{
-		"histories", "faults of single operations", "damaged files", "crashes and failures", "kills", "killed: 1 of 2 proxies", "killed: 2 of 2 proxies", "killed: store node", "killed: store node and proxy", "killed: router", "killed: without producers",
+		"histories", "simulated hours", "answers in a linear order", "planted bugs found", "faults: each operation in turn", "faults: damaged files",
+		"faults: process killed", "faults: machine crashed", "faults: crashed in a write", "faults: one operation failed", "faults: disk gone for good",
+		"faults: disk full for a while", "faults: slow operations", "faults: reads gone wrong", "faults: clock set", "kills", "killed: 1 of 2 proxies", "killed: 2 of 2 proxies", "killed: store node", "killed: store node and proxy", "killed: router", "killed: without producers",
 		"acknowledged messages", "of them FIFO", "of them delayed", "of them half messages", "of them with a priority", "of them to lite topics",
 		"sends repeated", "recalls answered OK", "transactions ended", "questions to producers", "groups moved",
-		"deliveries", "lost", "stuck", "deliveries after an OK ack", "two holders at once", "delivered early",
-		"seen against a recall or rollback", "out of order", "duplicates without faults", "other faults", "worst redelivery lateness",
+		"deliveries", "violations", "lost", "stuck", "deliveries after an OK ack", "two holders at once", "delivered early",
+		"seen against a recall or rollback", "out of order", "duplicates per million deliveries", "duplicates without faults", "other faults", "worst redelivery lateness",
 		"repeats stored on another shard too", "given back at a proxy's death", "until clients went on, max", "until a store node was found again, max", "recovery, median", "recovery, max", "log replayed after one kill", "recovery per GiB replayed",
 	}
 )

@@ -287,7 +287,13 @@ func (l *ledger) inOrder(g consumers, sn *sent, d mq.Delivery, got []mq.Delivery
 		}
 		other := l.msgs[before.id]
 		f := l.fates[fateKey{g.ID, before.id}]
-		if other.life != l.life || slices.ContainsFunc(got, func(o mq.Delivery) bool { return o.ID == before.id }) {
+		if slices.ContainsFunc(got, func(o mq.Delivery) bool { return o.ID == before.id }) {
+			continue
+		}
+		if f != nil && f.surelyLeased(d.Lease.PopID, now) {
+			l.fault(&l.counts.order, "group %d got %s while %s, which is before it, was leased", g.ID, d.ID, before.id)
+		}
+		if other.life != l.life {
 			continue
 		}
 		if f == nil || f.attempt == 0 {

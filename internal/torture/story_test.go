@@ -291,7 +291,7 @@ func (c *story) forward(d mq.Delivery) error {
 }
 
 func (c *story) change(d mq.Delivery, after time.Duration, reason mq.ChangeReason) error {
-	f := c.ledger.beginChange(c.readers.ID, d.ID)
+	f := c.ledger.beginChange(c.readers.ID, d.ID, d.Lease)
 	err := c.store.ChangeInvisible(c.ctx, []mq.LeaseChange{{Lease: d.Lease, Invisible: after, Reason: reason}})[0]
 	c.ledger.endChange(c.life, f, d.ID, d.Lease, after, err)
 	return err

@@ -15,6 +15,8 @@ type waiting struct {
 	handle mq.PendingHandle
 	lost   bool      // the handle may name nothing any more
 	busy   bool      // somebody recalls or postpones it
+	asked  int       // how often its producer was asked, as the last question said
+	unsure bool      // a question was given back
 	times  []newTime // the times of delivery that were asked for, the first with the send
 
 	recall, commit, rollback promise
@@ -124,8 +126,8 @@ func (l *ledger) mayBeSeen(id string, now time.Time) {
 		return
 	}
 	switch {
-	case sn.kind == mq.Delay && w.earliest().Sub(now) > 0:
-		l.fault(&l.counts.early, "%s was delivered %v early", id, w.earliest().Sub(now))
+	case sn.kind == mq.Delay && w.earliest().After(l.clock.latest()):
+		l.fault(&l.counts.early, "%s was delivered %v early", id, w.earliest().Sub(l.clock.latest()))
 	case sn.kind == mq.Delay && w.recall.ok:
 		l.fault(&l.counts.visible, "%s was delivered after it had been recalled", id)
 	case sn.kind == mq.Transaction && !w.commit.begun:
@@ -204,7 +206,7 @@ func (l *ledger) delayedStill(id string, w *waiting, what string) {
 
 // refusedWait judges that a delayed message was answered not to wait any more.
 func (l *ledger) refusedWait(id string, w *waiting, err error) {
-	if sn := l.msgs[id]; sn.acked && !w.lost && !w.recall.begun && w.earliest().After(time.Now()) {
+	if sn := l.msgs[id]; sn.acked && !w.lost && !w.recall.begun && w.earliest().After(l.clock.latest()) {
 		l.fault(&l.counts.other, "%s waits until %v, and it was answered: %v", id, w.earliest().Format(stamp), err)
 	}
 }
@@ -301,10 +303,23 @@ func (l *ledger) questioned(life int, c *mq.Check) *waiting {
 	if w.handle.ID == 0 {
 		w.handle = c.PendingHandle // the answer to the send was lost
 	}
+	if l.clean && !w.unsure && c.Checks <= w.asked {
+		l.fault(&l.counts.other, "the question %d about %s was handed out after question %d", c.Checks, c.MessageID, w.asked)
+	}
+	w.asked = max(w.asked, c.Checks)
 	if !w.commit.ok && !w.rollback.ok {
 		return w
 	}
 	return nil
+}
+
+// unasked notes that a question is given back.
+func (l *ledger) unasked(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.waiting[id]; w != nil {
+		w.unsure = true
+	}
 }
 
 // listedTimers judges what is said to wait for its time.
@@ -315,8 +330,9 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 		return
 	}
 	now := time.Now()
+	shift, steps := l.clock.shifted()
 	for _, m := range list {
-		due := m.At
+		due := m.At.Add(-shift)
 		if l.served.After(due) {
 			due = l.served
 		}
@@ -330,7 +346,7 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 		switch {
 		case w == nil || l.msgs[m.MessageID].kind != mq.Delay:
 			l.fault(&l.counts.other, "%s is listed as delayed", m.MessageID)
-		case now.Sub(due) > lateTimer:
+		case now.Sub(due) > lateTimer+l.slow && steps == l.steps: // a step may go unnoticed for seconds
 			l.fault(&l.counts.stuck, "%s was due at %v and waits at %v still", m.MessageID, m.At.Format(stamp), now.Format(stamp))
 		}
 	}

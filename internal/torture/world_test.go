@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -29,6 +30,7 @@ type settings struct {
 	segment   int64
 	fill      int64
 	checks    shard.Transactions
+	wall      func() time.Time
 	onFailure func()
 }
 
@@ -37,7 +39,7 @@ func openStore(fs vfs.FS, o settings) (*store.Store, error) { return openStoreIn
 func openStoreIn(fs vfs.FS, dir string, o settings) (*store.Store, error) {
 	return store.Open(store.Options{
 		FS: fs, Dir: dir, Shards: []string{shardName}, Flush: o.flush,
-		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, Transactions: o.checks, OnFailure: o.onFailure, Logger: tracer(),
+		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, Transactions: o.checks, Wall: o.wall, OnFailure: o.onFailure, Logger: tracer(),
 	})
 }
 

@@ -16,10 +16,9 @@ type clock struct {
 	last  int64
 }
 
-func newClock(last int64) clock {
-	now := time.Now()
-	wall := max(now.UnixNano(), last)
-	return clock{base: now, wall: wall, round: wall, last: last}
+func newClock(last int64, wall time.Time) clock {
+	begin := max(wall.UnixNano(), last)
+	return clock{base: time.Now(), wall: begin, round: begin, last: last}
 }
 
 // begin notes that a round begins, and returns when.

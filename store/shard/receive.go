@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -308,7 +309,7 @@ func (s *Shard) giveBack(r mq.Receive, popped []machine.Popped, popID mq.PopID) 
 			Reason:   mq.GiveBack,
 		}
 	}
-	// The caller's context is over. A shard that fails meanwhile lets the leases end
+	// The caller's context may be over. A shard that fails meanwhile lets the leases end
 	// by themselves; one that is closed waits for this.
 	_, _ = s.Change(context.Background(), r.Topic.ID, r.Group.ID, changes)
 }
@@ -321,19 +322,28 @@ const (
 )
 
 // read reads the popped messages from the log, neighbours in one read. A message
-// that cannot be read stays leased and comes back; the others are delivered. What the
-// log has dropped is lost, and settled; it may be all.
+// that cannot be read stays leased and comes back; the others are delivered, but where
+// there is an order those behind it in its queue are given back: which of them are in its
+// message group it does not say. What the log has dropped is lost, and settled; it may be
+// all.
 func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]mq.Delivery, error) {
 	deliveries := make([]mq.Delivery, 0, len(popped))
 	var failed error
 	var lost []command.LeaseRef
+	var behind []machine.Popped
+	var stuck []mq.QueueID
 	s.readAll(popped, func(p machine.Popped, msg mq.Message, err error) {
 		switch {
+		case slices.Contains(stuck, p.Queue):
+			behind = append(behind, p)
 		case errors.Is(err, commitlog.ErrTrimmed):
 			lost = append(lost, command.LeaseRef{Queue: p.Queue, Offset: p.Offset, PopID: popID})
 		case err != nil:
 			failed = s.unreadable(r.Topic.Resource, r.Group.Resource, p, err)
 			s.stats.failedRead(keyspace.Sub{Group: r.Group.ID, Topic: r.Topic.ID})
+			if r.Group.FIFO || r.Lite != "" {
+				stuck = append(stuck, p.Queue)
+			}
 		default:
 			deliveries = append(deliveries, mq.Delivery{
 				Message: msg,
@@ -345,6 +355,9 @@ func (s *Shard) read(r mq.Receive, popped []machine.Popped, popID mq.PopID) ([]m
 			})
 		}
 	})
+	if len(behind) > 0 {
+		s.giveBack(r, behind, popID)
+	}
 	if len(lost) > 0 {
 		if err := s.settleLost(r.Topic.ID, r.Group.ID, lost); err != nil {
 			failed = err

@@ -69,7 +69,7 @@ type Options struct {
 	// that first which would be forgotten next.
 	KnownBytes int64
 	// Wall is the wall clock: time.Now by default. Delayed messages are delivered by it;
-	// everything else goes by a clock that no step of it moves.
+	// everything else goes by a clock that starts from it, and that no step of it moves.
 	Wall func() time.Time
 	// MaxWaiting bounds how many receives and pulls may wait for messages at a time; 0: no
 	// bound.
@@ -300,7 +300,7 @@ func (s *Shard) open() (err error) {
 	if err := s.replay(); err != nil {
 		return err
 	}
-	s.clock = newClock(s.machine.State().Time)
+	s.clock = newClock(s.machine.State().Time, s.opts.Wall())
 	s.topics.Store(1) // a retainer knows none
 	s.stats.open(s.machine, s.opts.MaxSeries)
 	return nil

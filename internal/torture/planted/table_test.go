@@ -1,0 +1,37 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var root = filepath.Join("..", "..", "..")
+
+// The table must not rot: what a mutation replaces stands in the product still, once, and
+// what comes of it is Go.
+func TestEveryMutationStillHasItsPlace(t *testing.T) {
+	names := map[string]bool{}
+	of := map[kind]int{}
+	for _, m := range all() {
+		require.False(t, names[m.name], "two mutations are named %q", m.name)
+		names[m.name] = true
+		of[m.kind]++
+		require.NotEmpty(t, m.rule, m.name)
+		text, err := m.apply(root)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+	require.GreaterOrEqual(t, len(names), 60)
+	for _, k := range kinds {
+		require.Positive(t, of[k], "no rule is broken of the kind %q", k)
+	}
+}
