@@ -97,3 +97,33 @@ func TestAnInstanceGoesWithItsGroupOrWhenItsClientIsSilentForADay(t *testing.T) 
 		require.Zero(t, instances())
 	})
 }
+
+// TestAClientOfABroadcastGroupBeginsOnAllShardsAtOnce: what is sent after its first receive comes,
+// whichever shard that was from.
+func TestAClientOfABroadcastGroupBeginsOnAllShardsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, onShards)
+		away := &absentStore{s.Server.store, "c"}
+		s.Server.store = away
+		s.topic(t, "t")
+		s.group(t, "caches", router.GroupSpec{Broadcast: true})
+		for _, shard := range []string{"a", "b", "c"} {
+			s.onShard(t, shard, "t", "old "+shard)
+		}
+		c := s.client("client", "caches")
+		require.Empty(t, c.receive(t, at("a", c.push(32, 0))).messages)
+		away.away = ""
+		require.Empty(t, c.receive(t, at("a", c.push(32, 0))).messages, "it begins on a shard that was away, too")
+		var sent, got []string
+		for _, shard := range []string{"a", "b", "c"} {
+			s.onShard(t, shard, "t", "new "+shard)
+			sent = append(sent, "new "+shard)
+		}
+		for _, shard := range []string{"a", "b", "c"} {
+			a := c.receive(t, at(shard, c.push(32, 0)))
+			got = append(got, a.ids()...)
+			require.Equal(t, []int32{1}, a.attempts())
+		}
+		require.Equal(t, sent, got)
+	})
+}

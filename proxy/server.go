@@ -179,6 +179,7 @@ type Server struct {
 	checks    *checks
 	tracing   *tracing // nil: off
 	rotation  rotation
+	begun     begun
 	unordered unordered
 	streams   streams
 	links     links

@@ -40,13 +40,15 @@ func TestADeploymentKeepsWhatItAnsweredWhicheverProcessesAreKilled(t *testing.T)
 			r := &run{t: t, column: "deployed, " + mode.name, server: d, loads: newLoads(), rng: rand.New(rand.NewPCG(seed, 0))}
 			if mode.noRouter {
 				r.before = func() {
-					// What is known is on the disks of all within a second.
 					require.True(t, pause(t.Context(), cached))
 					r.killed["router"]++
 					d.router.down()
 				}
 			}
 			r.run(func(ctx context.Context) {
+				if !mode.noRouter {
+					require.True(t, pause(ctx, cached))
+				}
 				r.killParts(ctx, d, kills, !mode.noRouter)
 				require.Equal(t, mode.noRouter, !d.router.running())
 			})

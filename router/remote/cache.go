@@ -249,10 +249,15 @@ func (c *Client) showCached(kept *routerpb.Cache) error {
 	return nil
 }
 
+// saved reports whether the file has what is known.
+func (c *Client) saved() bool {
+	return c.mirror.Snapshot().Revision() == c.cache.saved.revision && c.nodes.Load() == c.cache.saved.nodes
+}
+
 // save writes what is known, unless the file has it.
 func (c *Client) save() error {
 	now, set := c.mirror.Snapshot(), c.nodes.Load()
-	if now.Revision() == c.cache.saved.revision && set == c.cache.saved.nodes {
+	if c.saved() {
 		return nil
 	}
 	state := now.State()
@@ -287,12 +292,13 @@ const (
 func (c *Client) keep() {
 	for {
 		now, set := c.mirror.Snapshot(), c.nodes.Load()
-		began := time.Now()
+		began, unchanged := time.Now(), c.saved()
 		err := c.save()
 		// A large state that changes all the time must not keep the disk busy.
 		wait := max(saveInterval, 10*time.Since(began))
-		if now.Revision() == 0 {
-			wait = 0 // there is nothing in it yet, and what comes first must not wait
+		if unchanged || now.Revision() == 0 {
+			// The process has just started. What it hears first must not wait: it may be killed soon.
+			wait = 0
 		}
 		if err != nil {
 			c.logger.Error("cache of the router's metadata not written", "error", err)

@@ -57,17 +57,19 @@ func TestTheCacheIsWrittenBehindChangesAlsoWhenNobodyCloses(t *testing.T) {
 	})
 }
 
-// A process that is killed soon after its first start, while no router answers, serves what it
-// had heard of.
-func TestWhatIsKnownFirstIsWrittenAtOnce(t *testing.T) {
+// A process that is killed soon after a start, while no router answers, serves what it had
+// heard of.
+func TestWhatAProcessHearsFirstIsWrittenAtOnce(t *testing.T) {
 	inWorld(t, "r1", func(w *world) {
 		h, fs := w.hosts["r1"], vfs.NewCrashableMem()
-		w.topic(h, "a")
-		w.client("r1", withCache(fs))
-		w.settle(saveInterval / 100)
-		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+		for _, name := range []string{"a", "b"} { // without a file, and with one that is old
+			w.topic(h, name)
+			w.client("r1", withCache(fs))
+			w.settle(saveInterval / 100)
+			fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		}
 		h.stop(w.network)
-		requireSame(w, h.router, w.client("r1", withCache(crashed)))
+		requireSame(w, h.router, w.client("r1", withCache(fs)))
 	})
 }
 
