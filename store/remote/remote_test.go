@@ -24,6 +24,7 @@ type echo struct {
 	// want has the arguments of the next call, and give what it returns.
 	want []any
 	give []any
+	left chan string // lite clients
 }
 
 func (e *echo) called(args ...any) {
@@ -160,7 +161,7 @@ func (e *echo) SyncLite(_ context.Context, r mq.LiteSync, names map[string][]str
 	return given[[]mq.LiteLoss](e, 0), e.err()
 }
 
-func (e *echo) LeaveLite(string) {}
+func (e *echo) LeaveLite(client string) { e.left <- client }
 
 func (e *echo) LiteStock(_ context.Context, shard string, id mq.TopicID) (mq.LiteStock, error) {
 	e.called(shard, id)
@@ -197,7 +198,7 @@ func TestEveryCallCrossesBetweenVersionsThatKnowMoreAndLess(t *testing.T) {
 }
 
 func everyCall(t *testing.T, one func(t *testing.T, store remote.Store, fn func(c *cluster, n *testNode, client *remote.Client))) {
-	e := &echo{t: t}
+	e := &echo{t: t, left: make(chan string, 1)}
 	n := 0
 	refused := fmt.Errorf("pop 12: %w", mq.ErrLeaseSuperseded)
 	on := func(leases []mq.Lease) []mq.Lease {
@@ -215,6 +216,8 @@ func everyCall(t *testing.T, one func(t *testing.T, store remote.Store, fn func(
 	}
 	one(t, e, func(_ *cluster, _ *testNode, c *remote.Client) {
 		ctx := t.Context()
+		c.LeaveLite("client")
+		require.Equal(t, "client", <-e.left)
 		// expect sets what the store is to get and to give, and returns the latter.
 		expect := func(want []any, give ...any) []any {
 			e.want, e.give = want, give
