@@ -27,9 +27,9 @@ var buildMetrics = []column[buildReading]{
 type stateReading struct {
 	ready, routerFailed, routerDegraded bool
 
-	recovery            float64
-	disk                vfs.DiskUsage
-	surveyAge           float64
+	recovery  float64
+	disk      vfs.DiskUsage
+	surveyAge float64
 }
 
 var stateMetrics = []column[*stateReading]{

@@ -17,6 +17,7 @@ import (
 	"github.com/perigee-mq/perigee/admin"
 	"github.com/perigee-mq/perigee/internal/config"
 	"github.com/perigee-mq/perigee/internal/tiercreds"
+	"github.com/perigee-mq/perigee/internal/tierversion"
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/proxy"
 	"github.com/perigee-mq/perigee/router"
@@ -53,6 +54,11 @@ func (n *node) credentialsOfTiers() tiercreds.Options {
 	return tiercreds.Options{CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: c.CAFile, TokenFile: c.TokenFile}
 }
 
+// dialOptions are those of connections to other tiers.
+func (n *node) dialOptions(credentials []grpc.DialOption) []grpc.DialOption {
+	return slices.Concat(credentials, []grpc.DialOption{n.metrics.tierCalls.client()}, tierversion.Current().Client())
+}
+
 // openRouter opens the router, or begins to follow one. It waits until the metadata are
 // known, from a router or from what was known the last time.
 func (n *node) openRouter(ctx context.Context) error {
@@ -64,7 +70,7 @@ func (n *node) openRouter(ctx context.Context) error {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	n.routers, err = routerremote.Open(routerremote.ClientOptions{
-		Addresses: n.cfg.Routers, Dial: append(dial, n.metrics.tierCalls.client()), Dir: filepath.Join(n.cfg.DataDir, routerDir), Logger: n.logger,
+		Addresses: n.cfg.Routers, Dial: n.dialOptions(dial), Dir: filepath.Join(n.cfg.DataDir, routerDir), Logger: n.logger,
 	})
 	if err != nil {
 		return err
@@ -125,7 +131,7 @@ func (n *node) openStore(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.stores = storeremote.NewClient(storeremote.Options{Directory: directory{n.routers}, Dial: append(dial, n.metrics.tierCalls.client()), Logger: n.logger})
+		n.stores = storeremote.NewClient(storeremote.Options{Directory: directory{n.routers}, Dial: n.dialOptions(dial), Logger: n.logger})
 		n.messages = n.stores
 		n.metrics.deployment.Store(n.deploymentElsewhere())
 	}
@@ -221,7 +227,7 @@ func (n *node) serveTiers(ctx context.Context) error {
 		if n.credentialsOfTiers().Open() {
 			n.logger.Warn("every process that reaches this port is let in: set cluster.token_file or cluster.ca_file", "listen", n.tierListener.Addr())
 		}
-		opts = slices.Concat(opts, storeremote.GRPCOptions(), n.metrics.tierCalls.server())
+		opts = slices.Concat(opts, storeremote.GRPCOptions(), n.metrics.tierCalls.server(), tierversion.Current().Server())
 		n.tierServer = grpc.NewServer(opts...)
 		healthpb.RegisterHealthServer(n.tierServer, healthService{n.health, n.draining})
 		if n.cfg.Tier == config.Router {

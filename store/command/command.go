@@ -76,6 +76,15 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
+// A NewerError says that a record is of a kind that this version does not know. The log has
+// verified its bytes, so they are no damage: a newer version has written it.
+type NewerError struct{ Kind Kind }
+
+// Error names the kind.
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("the log was written by a newer version of perigee: it has a record of kind %d, which this one does not know", e.Kind)
+}
+
 // ErrCorrupt is the kind of every error about bytes that are no valid command.
 var ErrCorrupt = errors.New("corrupt command")
 

@@ -126,7 +126,7 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 		c, err := DecodeDrop(payload)
 		return []slog.Attr{slog.Uint64("first", c.First), slog.Uint64("first_index", c.Index)}, err
 	}
-	return nil, fmt.Errorf("%w: unknown kind %d", ErrCorrupt, kind)
+	return nil, &NewerError{Kind: kind}
 }
 
 func id[T mq.TopicID | mq.GroupID](name string, v T) slog.Attr { return slog.Uint64(name, uint64(v)) }

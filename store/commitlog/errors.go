@@ -30,7 +30,7 @@ type ErrVersion struct {
 
 // Error names the file and both versions.
 func (e ErrVersion) Error() string {
-	return fmt.Sprintf("%s: segment format version %d, this program reads up to %d", e.File, e.Version, e.Supported)
+	return fmt.Sprintf("%s was written by a newer version of perigee: it has version %d, this one reads up to %d", e.File, e.Version, e.Supported)
 }
 
 // CorruptionError says that bytes which had been durable are not what was

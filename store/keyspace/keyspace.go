@@ -115,7 +115,7 @@ func DecodeState(b []byte) (State, error) {
 	}
 	s := State{Version: binary.BigEndian.Uint32(b)}
 	if s.Version != Version {
-		return s, fmt.Errorf("the views have version %d, this program reads version %d", s.Version, Version)
+		return s, fmt.Errorf("the views were written by a newer version of perigee: they have version %d, this one reads version %d", s.Version, Version)
 	}
 	if len(b) != 4+4*8 {
 		return State{}, corrupt("state", b)

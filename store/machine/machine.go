@@ -452,7 +452,7 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 	case command.KindForget:
 		err = m.applyForget(rec, res)
 	default:
-		err = fmt.Errorf("%w: unknown kind %d", command.ErrCorrupt, rec.Kind)
+		err = &command.NewerError{Kind: rec.Kind}
 	}
 	if err != nil {
 		return fmt.Errorf("record %d (%s): %w", rec.Index, rec.Kind, err)
