@@ -145,7 +145,7 @@ func (b *bench) build(ctx context.Context, pkg string) (string, error) {
 		return path, nil
 	}
 	path := filepath.Join(b.dir, strings.ReplaceAll(pkg, "/", "-"))
-	args := []string{"test", "-c"}
+	args := []string{"test", "-c", "-vet=off"}
 	if strings.HasPrefix(pkg, "cmd/") {
 		args = []string{"build"}
 	}
