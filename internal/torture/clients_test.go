@@ -179,6 +179,9 @@ func (c *client) expect(err error, what string, allowed ...error) error {
 			return err
 		}
 	}
+	if c.h.ledger.misreadSays(err) {
+		return err
+	}
 	c.h.ledger.wrong("%s: %v", what, err)
 	return err
 }
@@ -202,6 +205,9 @@ func (c *client) receive(ctx context.Context) error {
 	}
 	start := time.Now()
 	got, err := c.s.Receive(ctx, shardName, r)
+	if err != nil && ctx.Err() == nil {
+		_ = c.expect(err, "receive", mq.ErrTooManyInFlight)
+	}
 	if r.InFlight > 0 {
 		start = time.Now() // it may have waited for others to settle theirs
 	}

@@ -225,6 +225,9 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 	}
 	if err == nil {
 		h.ledger.opened()
+		if how == closes && h.faults && !h.slow && h.backups == nil && h.rng.IntN(2) == 0 {
+			h.readWrongly(fs)
+		}
 		h.work(s, disk, how, stopped, func() {
 			h.ledger.ends(how == crashes && lossy && keep < 100, time.Now())
 			if how == killed {
@@ -315,6 +318,23 @@ func (h *history) slowDown(fs *faultfs.FS) {
 	})
 }
 
+// readWrongly lets some reads of messages come back with a bit that is another one.
+func (h *history) readWrongly(fs *faultfs.FS) {
+	h.ledger.startMisreading()
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 5))
+	left := mostMisreads
+	fs.Reads(func(path string, _ int64, p []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left > 0 && strings.Contains(path, "/log/") && rng.IntN(6) == 0 {
+			left--
+			p[rng.IntN(len(p))] ^= 1 << rng.IntN(8)
+			h.ledger.readWrong(path)
+		}
+	})
+}
+
 // step returns how far the wall clock is set: a little, or by hours.
 func (h *history) step(rng *rand.Rand) time.Duration {
 	d := time.Duration(1+rng.IntN(100)) * tick
@@ -398,7 +418,7 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 		number("faults: process killed", c.came[killed]), number("faults: machine crashed", c.came[crashes]),
 		number("faults: crashed in a write", c.came[crashesAt]), number("faults: one operation failed", c.came[fails]+c.came[failsAndCrashes]),
 		number("faults: disk gone for good", c.came[failsFrom]), number("faults: disk full for a while", c.came[failsAWhile]),
-		number("faults: slow operations", c.delays), number("faults: clock set", c.steps))
+		number("faults: slow operations", c.delays), number("faults: reads gone wrong", c.misreads), number("faults: clock set", c.steps))
 }
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {

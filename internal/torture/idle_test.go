@@ -46,7 +46,7 @@ func (l *ledger) withinLimit(life int, g consumers, limit int, got []mq.Delivery
 func (l *ledger) gotNothing(life int, g consumers, topic *mq.Topic, lites map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if life != l.life || l.served.IsZero() || l.slow > 0 {
+	if life != l.life || l.served.IsZero() || l.slow > 0 || l.counts.misreads > 0 {
 		return
 	}
 	since := time.Now().Add(-idleSlack)
@@ -114,7 +114,7 @@ func (l *ledger) idleLanes(g consumers, topic *mq.Topic, lites map[string]bool, 
 func (l *ledger) notAsked(life int, first time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if life != l.life || l.served.IsZero() || l.slow > 0 {
+	if life != l.life || l.served.IsZero() || l.slow > 0 || l.counts.misreads > 0 {
 		return
 	}
 	since := time.Now().Add(-idleSlack - first)

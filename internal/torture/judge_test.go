@@ -49,7 +49,7 @@ func (l *ledger) judge(groups []consumers, s stored) {
 		for _, g := range groups {
 			f := l.fate(g.ID, id)
 			if !g.wants(sn) {
-				if f.attempt > 0 {
+				if f.attempt > 0 && l.counts.misreads == 0 { // what a filter cannot read counts as wanted
 					l.fault(&l.counts.other, "group %d got %s, whose tag it does not want", g.ID, id)
 				}
 				continue

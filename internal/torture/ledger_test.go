@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/store/command"
 	"github.com/perigee-mq/perigee/store/filter"
 )
 
@@ -18,7 +20,7 @@ import (
 type counts struct {
 	acked, unknown, deliveries, redeliveries, acks int
 	crashes, failures, restarts                    int
-	delays, steps                                  int                  // of operations of the disk, and of the wall clock
+	delays, steps, misreads                        int                  // of operations of the disk, of the wall clock, and of the disk again
 	came                                           [endings]int         // lives that ended so
 	lived                                          time.Duration        // of the bubbles' time, with clients at work
 	kinds                                          [mq.Priority + 1]int // acknowledged, by type
@@ -41,6 +43,7 @@ func (c *counts) add(o *counts) {
 	c.delays += o.delays
 	c.lived += o.lived
 	c.steps += o.steps
+	c.misreads += o.misreads
 	for i, n := range o.came {
 		c.came[i] += n
 	}
@@ -81,10 +84,11 @@ type ledger struct {
 	unsafe time.Time
 	served time.Time // since when the store is open; zero when it is not, or closes
 
-	clock *wallClock
-	shift time.Duration // of the clock, when the store was opened last
-	steps int           // likewise
-	slow  time.Duration // how late things may be on a disk that takes its time; 0: it does not
+	clock   *wallClock
+	shift   time.Duration // of the clock, when the store was opened last
+	steps   int           // likewise
+	misread bool          // some of what is read in this life is wrong, and said to be
+	slow    time.Duration // how late things may be on a disk that takes its time; 0: it does not
 
 	sends  []*sent
 	msgs   map[string]*sent
@@ -266,6 +270,34 @@ func (l *ledger) delayed() {
 	l.counts.delays++
 }
 
+// startMisreading notes that some of what is read from now on is wrong. What cannot be read is
+// leased and reaches nobody.
+func (l *ledger) startMisreading() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.misread, l.clean = true, false
+}
+
+// readWrong counts what is read wrongly.
+func (l *ledger) readWrong(path string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts.misreads++
+	trace("a read of %s is wrong", path)
+}
+
+// says reports whether the error is that of something that was read wrongly, and says
+// where that lies.
+func (l *ledger) says(err error) bool {
+	return l.misread && errors.Is(err, command.ErrCorrupt) && strings.Contains(err.Error(), "/log/")
+}
+
+func (l *ledger) misreadSays(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.says(err)
+}
+
 // closed notes that the store was closed in order.
 func (l *ledger) closed() {
 	l.mu.Lock()
@@ -288,7 +320,7 @@ func (l *ledger) settleLife() {
 func (l *ledger) opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unsafe, l.served = time.Time{}, time.Now()
+	l.unsafe, l.served, l.misread = time.Time{}, time.Now(), false
 	was := l.shift
 	l.shift, l.steps = l.clock.shifted()
 	for _, f := range l.fates {
@@ -443,6 +475,9 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 	if l.slow > 0 {
 		leased = popped // the answer has taken its time
 	}
+	if l.slow > 0 && d.Lease.PopID < f.pop {
+		return // it has been delivered again meanwhile
+	}
 	early := f.until.Sub(leased) > slack
 	switch {
 	case f.acked:
@@ -466,7 +501,7 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 		if l.slow == 0 {
 			l.counts.late = max(l.counts.late, late)
 		}
-		if late > slack+l.slow {
+		if late > slack+l.slow && !l.misread {
 			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
 				g.ID, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
 		}

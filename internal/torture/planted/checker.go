@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -87,27 +88,48 @@ type finding struct {
 
 var errMissed = errors.New("not found")
 
-// A bench builds and runs the tests of one copy of the product, in a folder of its own.
+// A bench builds the tests of a product that has all mutations in it, and runs them with one.
 type bench struct {
 	root, dir string
-	overlay   string // the file for -overlay; empty for the product as it is
-	built     map[string]string
+	overlay   string
 	checkers  map[string]checker
+
+	building sync.Mutex // one at a time: they share the work
+	built    map[string]string
 }
+
+func newBench(root string, list []mutation, checkers map[string]checker) (*bench, error) {
+	texts, err := woven(root, list)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "planted-")
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{root: root, dir: dir, built: map[string]string{}, checkers: checkers}
+	if b.overlay, err = writeOverlay(root, dir, texts); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (b *bench) close() error { return os.RemoveAll(b.dir) }
 
 // timed asks a checker about the product as it is, and gives it the time for others.
 func (b *bench) timed(ctx context.Context, name string) error {
 	c := b.checkers[name]
-	for _, pkg := range []string{c.pkg, "cmd/perigee"} {
+	pkgs := []string{c.pkg}
+	if c.server {
+		pkgs = append(pkgs, "cmd/perigee")
+	}
+	for _, pkg := range pkgs {
 		if _, err := b.build(ctx, pkg); err != nil {
 			return err
 		}
-		if !c.server {
-			break
-		}
 	}
 	start := time.Now()
-	if f, err := b.ask(ctx, name); !errors.Is(err, errMissed) {
+	if f, err := b.ask(ctx, name, 0); !errors.Is(err, errMissed) {
 		return errors.Join(fmt.Errorf("%s finds something wrong with the product as it is: %s", name, f.text), err)
 	}
 	c.timeout = max(patience*time.Since(start), shortest).Round(time.Second)
@@ -115,44 +137,19 @@ func (b *bench) timed(ctx context.Context, name string) error {
 	return nil
 }
 
-func newBench(root string, m *mutation, checkers map[string]checker) (*bench, error) {
-	dir, err := os.MkdirTemp("", "planted-")
-	if err != nil {
-		return nil, err
-	}
-	b := &bench{root: root, dir: dir, built: map[string]string{}, checkers: checkers}
-	if m == nil {
-		return b, nil
-	}
-	text, err := m.apply(root)
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	broken, overlay := filepath.Join(dir, "broken.go"), filepath.Join(dir, "overlay.json")
-	files := fmt.Sprintf("{%q: {%q: %q}}", "Replace", filepath.Join(root, m.file), broken)
-	if err := errors.Join(os.WriteFile(broken, []byte(text), 0o644), os.WriteFile(overlay, []byte(files), 0o644)); err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	b.overlay = overlay
-	return b, nil
-}
-
-func (b *bench) close() error { return os.RemoveAll(b.dir) }
-
 // build builds a test binary, or the server, if that was not done before.
 func (b *bench) build(ctx context.Context, pkg string) (string, error) {
+	b.building.Lock()
+	defer b.building.Unlock()
 	if path := b.built[pkg]; path != "" {
 		return path, nil
 	}
 	path := filepath.Join(b.dir, strings.ReplaceAll(pkg, "/", "-"))
-	args := []string{"test", "-c"}
+	args := []string{"test", "-c", "-vet=off"}
 	if strings.HasPrefix(pkg, "cmd/") {
 		args = []string{"build"}
 	}
-	args = append(args, "-ldflags", "-s -w", "-o", path)
-	if b.overlay != "" {
-		args = append(args, "-overlay", b.overlay)
-	}
+	args = append(args, "-ldflags", "-s -w", "-o", path, "-overlay", b.overlay)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
 	cmd.Dir = b.root
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -162,15 +159,15 @@ func (b *bench) build(ctx context.Context, pkg string) (string, error) {
 	return path, nil
 }
 
-// ask runs a checker. It returns errMissed when that finds nothing wrong.
-func (b *bench) ask(ctx context.Context, name string) (finding, error) {
+// ask runs a checker with a mutation. It returns errMissed when that finds nothing wrong.
+func (b *bench) ask(ctx context.Context, name string, number int) (finding, error) {
 	c := b.checkers[name]
 	path, err := b.build(ctx, c.pkg)
 	if err != nil {
 		return finding{}, err
 	}
 	env := append(os.Environ(), c.env...)
-	env = append(env, "PERIGEE_RESULTS=")
+	env = append(env, "PERIGEE_RESULTS=", fmt.Sprintf("%s=%d", switchEnv, number))
 	if c.server {
 		server, err := b.build(ctx, "cmd/perigee")
 		if err != nil {

@@ -100,7 +100,7 @@ func ofChoices() []mutation {
 		{
 			name: "redeliveries that a filter forgets", kind: filters, by: []string{histories, theMachine},
 			rule: "only redeliveries that are not wanted are remembered as such",
-			file: popFile, old: "if passing && !p.heldUp {\n\t\t\tp.s.pass(m.filter(p.Tags), seq)", new: "if !p.heldUp {\n\t\t\tp.s.pass(m.filter(p.Tags), seq+1)",
+			file: popFile, old: "if passing && !p.heldUp {\n\t\t\tp.s.pass(m.filter(p.Tags), seq)", new: "if (passing || seq > 0) && !p.heldUp {\n\t\t\tp.s.pass(m.filter(p.Tags), seq+1)",
 		},
 		{
 			name: "judgements that are kept for another message", kind: filters, by: []string{histories, theShard},

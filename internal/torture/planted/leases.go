@@ -84,7 +84,7 @@ func ofLeases() []mutation {
 		{
 			name: "an acknowledgement that does nothing", kind: leases, short: true,
 			rule: "what was acknowledged is not delivered again",
-			file: leaseFile, old: "if err := m.drop(s, ref, l); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tres.Settled", new: "if err := m.record(ref, l); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tres.Settled",
+			file: leaseFile, old: "if err := m.drop(s, ref, l); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tres.Settled", new: "if err := m.record(ref, l); err != nil && s != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tres.Settled",
 		},
 		{
 			name: "an acknowledgement that leaves its record", kind: leases,
@@ -153,7 +153,7 @@ func ofMessageGroups() []mutation {
 		{
 			name: "a used-up message that blocks for ever", kind: groups,
 			rule: "what is used up counts as settled",
-			file: leaseFile, old: "return m.leave(s, ref, before)", new: "return nil",
+			file: leaseFile, old: "return m.leave(s, ref, before)", new: "_ = before\n\treturn nil",
 		},
 		{
 			name: "an order that a restart forgets", kind: groups,

@@ -3,7 +3,7 @@
 // prints which of them found it, and after how many histories.
 //
 // The table of what is broken (mutation) lies beside it and nowhere else. A rule is broken
-// in a copy that only the compiler sees (go build -overlay): the product has no part in it.
+// in a copy that only the compiler sees (go test -overlay): the product has no part in it.
 // Everything follows from a fixed seed. Its test sees that the table keeps up with the product.
 package main
 
@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
@@ -39,6 +40,7 @@ type plan struct {
 	histories int
 	workers   int
 	checkers  string
+	overlay   string
 	verbose   bool
 }
 
@@ -50,6 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&p.histories, "histories", 300, "how many histories to simulate in each mode for each of them, at most")
 	flags.IntVar(&p.workers, "workers", runtime.GOMAXPROCS(0), "how many to judge at a time")
 	flags.StringVar(&p.checkers, "by", "", "ask these checkers only, separated by commas")
+	flags.StringVar(&p.overlay, "overlay", "", "only write what is built into this folder")
 	flags.BoolVar(&p.verbose, "v", false, "say what was found of each")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -66,13 +69,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if p.overlay != "" {
+		texts, err := woven(root, list)
+		if err == nil {
+			_, err = writeOverlay(root, p.overlay, texts)
+		}
+		return err
+	}
 	start := time.Now()
-	checkers, err := p.sound(ctx, root, list)
+	b, err := newBench(root, list, checkers(p.histories))
 	if err != nil {
 		return err
 	}
-	verdicts := p.judge(ctx, root, list, checkers, out)
-	return report(out, list, verdicts, time.Since(start))
+	defer func() { _ = b.close() }()
+	if err := p.sound(ctx, b, list); err != nil {
+		return err
+	}
+	return report(out, list, p.judge(ctx, b, list, out), time.Since(start))
 }
 
 // by returns the checkers to ask about a mutation, in order.
@@ -88,26 +101,21 @@ func (p *plan) by(m *mutation) []string {
 	return inOneProcess
 }
 
-// sound returns the checkers, which find nothing in the product as it is: only then does
-// what they find say anything.
-func (p *plan) sound(ctx context.Context, root string, list []mutation) (map[string]checker, error) {
-	b, err := newBench(root, nil, checkers(p.histories))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = b.close() }()
+// sound checks that the checkers find nothing in the product as it is: only then does what
+// they find say anything.
+func (p *plan) sound(ctx context.Context, b *bench, list []mutation) error {
 	names := map[string]bool{}
 	for i := range list {
 		for _, name := range p.by(&list[i]) {
 			names[name] = true
 		}
 	}
-	for name := range names {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := b.timed(ctx, name); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return b.checkers, nil
+	return nil
 }
 
 // A verdict is what came of a mutation.
@@ -118,7 +126,7 @@ type verdict struct {
 }
 
 // judge lets the checkers judge each of the mutations.
-func (p *plan) judge(ctx context.Context, root string, list []mutation, checkers map[string]checker, out io.Writer) []verdict {
+func (p *plan) judge(ctx context.Context, b *bench, list []mutation, out io.Writer) []verdict {
 	verdicts := make([]verdict, len(list))
 	var mu sync.Mutex
 	var workers sync.WaitGroup
@@ -127,7 +135,7 @@ func (p *plan) judge(ctx context.Context, root string, list []mutation, checkers
 		workers.Go(func() {
 			for i := range next {
 				start := time.Now()
-				f, err := p.judgeOne(ctx, root, &list[i], checkers)
+				f, err := p.judgeOne(ctx, b, list, i)
 				verdicts[i] = verdict{f, err, time.Since(start)}
 				mu.Lock()
 				fmt.Fprintln(out, p.line(&list[i], &verdicts[i]))
@@ -143,14 +151,9 @@ func (p *plan) judge(ctx context.Context, root string, list []mutation, checkers
 	return verdicts
 }
 
-func (p *plan) judgeOne(ctx context.Context, root string, m *mutation, checkers map[string]checker) (f finding, err error) {
-	b, err := newBench(root, m, checkers)
-	if err != nil {
-		return f, err
-	}
-	defer func() { _ = b.close() }()
-	for _, name := range p.by(m) {
-		if f, err = b.ask(ctx, name); !errors.Is(err, errMissed) {
+func (p *plan) judgeOne(ctx context.Context, b *bench, list []mutation, i int) (f finding, err error) {
+	for _, name := range p.by(&list[i]) {
+		if f, err = b.ask(ctx, name, i+1); !errors.Is(err, errMissed) {
 			return f, err
 		}
 	}

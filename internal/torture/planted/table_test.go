@@ -30,6 +30,12 @@ func TestEveryMutationStillHasItsPlace(t *testing.T) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 	}
+	texts, err := woven(root, all())
+	require.NoError(t, err)
+	for name, text := range texts {
+		_, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		require.NoError(t, err)
+	}
 	require.GreaterOrEqual(t, len(names), 60)
 	for _, k := range kinds {
 		require.Positive(t, of[k], "no rule is broken of the kind %q", k)
