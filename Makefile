@@ -34,7 +34,7 @@ TIERS    ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench bench-peers benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
 
 bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
+
+bench-peers: build ## Measure bin/perigee beside other queues, which it installs, and write docs/performance.md (18 minutes; SHORT=1: 3, into bin/performance; ARGS=...).
+	cd bench && $(GO) build -o $(CURDIR)/bin/bench . && PERIGEE_BIN=$(BIN) $(CURDIR)/bin/bench peers -cache $(CURDIR)/bin/peers \
+		$(if $(SHORT),-short -out $(CURDIR)/bin/performance,-out $(CURDIR)/docs) $(ARGS)
 
 benchmarks: ## Run every Go benchmark once, to see that they still do.
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 20m ./...

@@ -7,17 +7,20 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/perigee-mq/perigee/bench/figures"
+	"github.com/perigee-mq/perigee/bench/proc"
 )
 
 // TestMain makes the test binary the no-op server when a test starts it as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == noopArgument {
+	if len(os.Args) > 1 && os.Args[1] == noopArgument {
 		main()
 		return
 	}
@@ -29,7 +32,7 @@ func TestEveryRowOfTheNoopServerIsMeasured(t *testing.T) {
 	err := run(t.Context(), []string{"-server", withoutServer, "-duration", "20ms", "-runs", "1", "-messages", "640", "-json"}, &stdout, io.Discard)
 	require.NoError(t, err)
 	var printed struct {
-		Machine machine
+		Machine proc.Machine
 		Rows    []struct {
 			Name    string
 			Noop    map[string]*float64
@@ -60,19 +63,6 @@ func TestAnInterruptEndsTheComparison(t *testing.T) {
 	cancel()
 	err := run(ctx, []string{"-server", withoutServer, "-runs", "1", "-duration", "1h"}, io.Discard, io.Discard)
 	require.Error(t, err)
-}
-
-func TestCPUTimeIsUserAndSystemTime(t *testing.T) {
-	const fields = " S 1 2 3 0 -1 4194560 100 0 0 0 150 50 7 8 20 0 9 0 12345 0 0"
-	for _, name := range []string{"(perigee)", "(a b)", "(a) S 1)"} {
-		cpu, err := parseStat("42 " + name + fields)
-		require.NoError(t, err)
-		require.Equal(t, 2*time.Second, cpu)
-	}
-	for _, bad := range []string{"", "42 (perigee) S 1", "42 (perigee) S 1 2 3 0 -1 4194560 100 0 0 0 x y"} {
-		_, err := parseStat(bad)
-		require.Error(t, err)
-	}
 }
 
 func TestRatiosAreTakenWithinARun(t *testing.T) {
@@ -140,4 +130,39 @@ func TestMediansOfEvenNumbersLieBetween(t *testing.T) {
 	require.Equal(t, number(2.5), median([]float64{4, 1, 2, 3}))
 	require.Equal(t, number(2), median([]float64{3, 1, 2}))
 	require.True(t, math.IsNaN(float64(median(nil))))
+}
+
+// TestPeersAreComparedWithoutPeers runs the whole comparison with the server that does
+// nothing and, where there is a binary, with Perigee.
+func TestPeersAreComparedWithoutPeers(t *testing.T) {
+	only, rows := "noop", 7
+	if path := os.Getenv("PERIGEE_BIN"); path != "" {
+		only, rows = "noop,perigee", 7+2*9
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	out := t.TempDir()
+	var stdout bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"peers", "-short", "-only", only, "-out", out, "-limit", "10m"}, &stdout, io.Discard))
+	require.Equal(t, filepath.Join(out, "performance.md")+"\n", stdout.String())
+	f, err := os.Open(filepath.Join(out, "performance", "measurements.csv"))
+	require.NoError(t, err)
+	defer f.Close()
+	record, err := figures.Read(f)
+	require.NoError(t, err)
+	require.Empty(t, record.Notes)
+	measured := 0
+	for _, s := range record.Samples {
+		if s.Row == figures.Start || s.Row == figures.Memory {
+			require.Positive(t, s.Resident)
+			continue
+		}
+		measured++
+		require.Positive(t, s.Rate, s.Row)
+		require.Positive(t, s.ServerCPU, s.Row)
+		require.Zero(t, s.Errors, s.Row)
+	}
+	require.Equal(t, rows, measured)
+	left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "folders of servers")
 }

@@ -6,12 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/perigee-mq/perigee/bench/proc"
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/internal/client"
 	"github.com/perigee-mq/perigee/internal/loadgen"
@@ -174,9 +173,11 @@ func (s *server) takes(ctx context.Context) (u use, err error) {
 	if err := pause(ctx, settling); err != nil {
 		return u, err
 	}
-	if u.rss, err = residentSize(s.parts[0].cmd.Process.Pid); err != nil {
+	memory, err := proc.MemoryOf(s.parts[0].cmd.Process.Pid)
+	if err != nil {
 		return u, err
 	}
+	u.rss = memory.Resident
 	err = filepath.WalkDir(s.folder, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -191,21 +192,6 @@ func (s *server) takes(ctx context.Context) (u use, err error) {
 		return err
 	})
 	return u, err
-}
-
-// residentSize returns the memory of a process.
-func residentSize(pid int) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmRSS:" {
-			n, err := strconv.ParseInt(fields[1], 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
 // latenessSeconds is the histogram of how late delayed messages come, pendingMessages how many

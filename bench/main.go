@@ -20,8 +20,12 @@ import (
 	"github.com/perigee-mq/perigee/internal/loadgen"
 )
 
-// noopArgument, as the only argument, makes the process the no-op server.
-const noopArgument = "serve-noop"
+// The first argument may say that the process is something else: the no-op server, at the
+// address that may follow, or the comparison with other queues.
+const (
+	noopArgument  = "serve-noop"
+	peersArgument = "peers"
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,8 +59,13 @@ type options struct {
 const withoutServer = "none"
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 1 && args[0] == noopArgument {
-		return serveNoop(ctx, stdout)
+	switch {
+	case len(args) == 1 && args[0] == noopArgument:
+		return serveNoop(ctx, "127.0.0.1:0", stdout)
+	case len(args) == 2 && args[0] == noopArgument:
+		return serveNoop(ctx, args[1], stdout)
+	case len(args) > 0 && args[0] == peersArgument:
+		return comparePeers(ctx, args[1:], stdout, stderr)
 	}
 	var o options
 	path := os.Getenv("PERIGEE_BIN")

@@ -29,13 +29,13 @@ type noop struct {
 
 var okStatus = &rmqpb.Status{Code: rmqpb.Code_OK}
 
-// serveNoop serves until ctx ends. Its first line of output is where.
-func serveNoop(ctx context.Context, stdout io.Writer) error {
+// serveNoop serves at an address until ctx ends. Its first line of output is where.
+func serveNoop(ctx context.Context, at string, stdout io.Writer) error {
 	service, err := newNoop()
 	if err != nil {
 		return err
 	}
-	calls, err := net.Listen("tcp", "127.0.0.1:0")
+	calls, err := net.Listen("tcp", at)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/perigee-mq/perigee/bench/proc"
 	"github.com/perigee-mq/perigee/internal/client"
 	"github.com/perigee-mq/perigee/internal/loadgen"
 )
@@ -179,22 +178,22 @@ func (s *server) sample() (all sample, err error) {
 		if err != nil {
 			return sample{}, fmt.Errorf("%s: metrics: %w", s.name, err)
 		}
-		cpu, err := cpuTime(p.cmd.Process.Pid)
+		cpu, err := proc.CPU(p.cmd.Process.Pid)
 		if err != nil {
 			return sample{}, err
 		}
-		rss, err := residentSize(p.cmd.Process.Pid)
+		memory, err := proc.MemoryOf(p.cmd.Process.Pid)
 		if err != nil {
 			return sample{}, err
 		}
-		all.cpu, all.mallocs, all.rss = all.cpu+cpu, all.mallocs+mallocs, all.rss+rss
+		all.cpu, all.mallocs, all.rss = all.cpu+cpu, all.mallocs+mallocs, all.rss+memory.Resident
 		if math.IsNaN(all.syncs) {
 			all.syncs = syncs
 		} else if !math.IsNaN(syncs) {
 			all.syncs += syncs
 		}
 	}
-	all.own, err = cpuTime(os.Getpid())
+	all.own, err = proc.CPU(os.Getpid())
 	return all, err
 }
 
@@ -226,35 +225,4 @@ func (p part) counters() (mallocs, syncs float64, err error) {
 		return total
 	}
 	return sum(mallocsTotal), sum(syncsTotal), nil
-}
-
-// clockTick is the unit of CPU times in /proc, on every Linux port Go has.
-const clockTick = time.Second / 100
-
-// cpuTime returns the user and system time of a process.
-func cpuTime(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStat(string(stat))
-}
-
-func parseStat(stat string) (time.Duration, error) {
-	// The second field is the command's name, in brackets, and may hold anything.
-	_, rest, ok := strings.Cut(stat[max(strings.LastIndexByte(stat, ')'), 0):], ") ")
-	fields := strings.Fields(rest)
-	const user, system = 11, 12 // counted from the third field
-	if !ok || len(fields) <= system {
-		return 0, fmt.Errorf("unexpected /proc stat %q", stat)
-	}
-	var ticks time.Duration
-	for _, i := range []int{user, system} {
-		n, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("unexpected /proc stat %q: %w", stat, err)
-		}
-		ticks += time.Duration(n)
-	}
-	return ticks * clockTick, nil
 }

@@ -5,44 +5,15 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
+
+	"github.com/perigee-mq/perigee/bench/proc"
 )
-
-// machine is where the measures are from.
-type machine struct {
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
-	Commit string `json:"commit"`
-}
-
-func thisMachine() machine {
-	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Kernel: "unknown", Go: runtime.Version(), Commit: "unknown"}
-	info, _ := os.ReadFile("/proc/cpuinfo") // what there is
-	for line := range strings.Lines(string(info)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-			m.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		m.Kernel = strings.TrimSpace(string(kernel))
-	}
-	if commit, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
-		m.Commit = strings.TrimSpace(string(commit))
-	}
-	return m
-}
 
 // report is what a comparison found.
 type report struct {
-	Machine machine
+	Machine proc.Machine
 	Options options
 	// Notes are what fits into no row.
 	Notes []string
@@ -148,10 +119,10 @@ func (r report) writeJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(struct {
-		Machine machine  `json:"machine"`
-		Options options  `json:"options"`
-		Rows    []row    `json:"rows"`
-		Notes   []string `json:"notes"`
+		Machine proc.Machine `json:"machine"`
+		Options options      `json:"options"`
+		Rows    []row        `json:"rows"`
+		Notes   []string     `json:"notes"`
 	}{r.Machine, r.Options, r.rows(), r.Notes})
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/perigee-mq/perigee/bench/proc"
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/internal/client"
 	"github.com/perigee-mq/perigee/internal/loadgen"
@@ -68,7 +69,7 @@ type results map[string][]measure
 
 // compare measures the servers in turn.
 func compare(ctx context.Context, o options, progress io.Writer) (report, error) {
-	rep := report{Machine: thisMachine(), Options: o, noop: results{}, perigee: results{}}
+	rep := report{Machine: proc.ThisMachine(), Options: o, noop: results{}, perigee: results{}}
 	for run := range o.Runs {
 		fmt.Fprintf(progress, "run %d of %d\n", run+1, o.Runs)
 		if err := withServer(func() (*server, error) { return startNoop(ctx, o) }, func(s *server) error {

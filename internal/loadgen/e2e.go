@@ -13,6 +13,9 @@ type EndToEndLoad struct {
 	Send SendLoad
 	// Receive's topic, limit and progress are those of Send.
 	Receive ReceiveLoad
+	// From is what the receives go to; nil: what the sends go to. A server may take a
+	// connection for that of a producer or of a consumer, and not for both.
+	From *Target
 	// Drain is how long to go on receiving after the last send.
 	Drain time.Duration
 }
@@ -31,10 +34,13 @@ func (t *Target) EndToEnd(ctx context.Context, l EndToEndLoad) (sent, received R
 	if err := l.Receive.validate(); err != nil {
 		return sent, received, err
 	}
+	if l.From == nil {
+		l.From = t
+	}
 	backlog := l.Receive
 	backlog.Topic, backlog.Limit, backlog.Rate, backlog.Progress = l.Send.Topic, Limit{}, 0, nil
 	backlog.UntilEmpty, backlog.Wait = true, min(l.Receive.Wait, drainWait)
-	if _, err := t.Receive(ctx, backlog); err != nil {
+	if _, err := l.From.Receive(ctx, backlog); err != nil {
 		return sent, received, err
 	}
 	mark := newStamp()
@@ -48,7 +54,7 @@ func (t *Target) EndToEnd(ctx context.Context, l EndToEndLoad) (sent, received R
 	var receiveErr error
 	var running sync.WaitGroup
 	running.Go(func() {
-		received, receiveErr = t.Receive(receiving, l.Receive)
+		received, receiveErr = l.From.Receive(receiving, l.Receive)
 		if receiveErr != nil {
 			stop()
 		}

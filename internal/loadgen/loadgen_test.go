@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/internal/client"
@@ -121,7 +122,7 @@ func TestEndToEndMeasuresEveryMessage(t *testing.T) {
 	require.NoError(t, err)
 	receive := receiveLoad(0)
 	receive.AckBatch, receive.Wait = 1, 20*time.Millisecond
-	sent, received, err := load.EndToEnd(t.Context(), EndToEndLoad{Send: sendLoad(50, 5), Receive: receive, Drain: 10 * time.Second})
+	sent, received, err := load.EndToEnd(t.Context(), EndToEndLoad{Send: sendLoad(50, 5), Receive: receive, From: target(t, server), Drain: 10 * time.Second})
 	require.NoError(t, err)
 	require.EqualValues(t, 50, sent.Messages)
 	require.EqualValues(t, 50, received.Messages)
@@ -263,4 +264,26 @@ func TestDelayedMessagesAreDueOverATime(t *testing.T) {
 		require.Less(t, at, time.Minute)
 		require.Zero(t, at%(5*time.Second), "one moment for each message of each of three workers")
 	}
+}
+
+func TestOneResultOfABatchStandsForAllOfItsMessages(t *testing.T) {
+	m := newMeter()
+	s := &sender{meter: m, results: results{entries: 2, status: 1}, whole: true}
+	one := func(code rmqpb.Code) {
+		answer, err := proto.Marshal(&rmqpb.SendMessageResponse{
+			Status: &rmqpb.Status{Code: code}, Entries: []*rmqpb.SendResultEntry{{Status: &rmqpb.Status{Code: code}}},
+		})
+		require.NoError(t, err)
+		require.NoError(t, s.results.read(answer))
+	}
+	one(rmqpb.Code_OK)
+	require.Equal(t, 32, s.count(32))
+	one(rmqpb.Code_MESSAGE_BODY_TOO_LARGE)
+	require.Zero(t, s.count(32))
+	require.Equal(t, map[string]int64{"MESSAGE_BODY_TOO_LARGE": 32}, m.errors)
+
+	s.whole = false
+	one(rmqpb.Code_OK)
+	require.Equal(t, 1, s.count(32))
+	require.EqualValues(t, 31, m.errors["missing result"])
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,9 @@ type SendLoad struct {
 	DeliverOver time.Duration
 	// Properties, when set, are the user properties of every message.
 	Properties map[string]string
+	// OneResult says that the server answers a request of several messages with one
+	// result, which is that of all of them, as servers of other makers do.
+	OneResult bool
 
 	stamp *stamp // of an end-to-end load
 }
@@ -88,6 +92,7 @@ func (t *Target) Send(ctx context.Context, l SendLoad) (Result, error) {
 			conn: t.conn(i), ids: t.ids, meter: newMeter(), size: l.Size, stamp: l.stamp,
 			results: results{entries: 2, status: 1},
 			groups:  l.Groups,
+			whole:   l.OneResult,
 		}
 		if client.MessageType(queues[0]) == rmqpb.MessageType_LITE {
 			s.groups, s.lite = max(l.Lites, 1), lite
@@ -146,6 +151,7 @@ type sender struct {
 	size    int
 	stamp   *stamp
 	results results
+	whole   bool // one result stands for all
 
 	request request
 	idAt    []int // where the ids are in the request
@@ -212,12 +218,21 @@ func (s *sender) step(ctx context.Context, n int, due time.Time) (int, bool, err
 		return n, true, err
 	}
 	record(s.meter.latency, time.Since(due))
-	good := s.results.count(s.meter, n)
+	good := s.count(n)
 	s.meter.done(good, good*s.size)
 	if good == 0 {
 		return n, pause(ctx, afterError), nil
 	}
 	return n, true, nil
+}
+
+// count adds the outcome of a request with n messages to the meter and returns how many
+// were stored.
+func (s *sender) count(n int) int {
+	if s.whole && len(s.results.codes) == 1 {
+		s.results.codes = append(s.results.codes, slices.Repeat(s.results.codes, n-1)...)
+	}
+	return s.results.count(s.meter, n)
 }
 
 func (s *sender) finish(context.Context) error { return nil }
