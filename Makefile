@@ -12,7 +12,6 @@ GOFUMPT   = $(GO) tool -modfile=tools/go.mod gofumpt
 MODULES  := $(patsubst %/go.mod,%,$(wildcard ./go.mod tools/go.mod sdktest/go.mod bench/go.mod))
 CODE     := $(filter-out tools,$(MODULES))
 IMAGE    := proto/descriptors.binpb
-NODE     := sdktest/node
 
 # Set to 1 to leave out what takes long.
 SHORT    ?=
@@ -29,6 +28,8 @@ HISTORIES ?= $(if $(SHORT),100,5000)
 CHURN    ?= 100
 # Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their own.
 TIERS    ?=
+# The SDKs that `make sdktest` runs; all without it.
+LANGUAGES ?=
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
@@ -91,13 +92,9 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
 	done <<<"$$targets"
 
-sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes).
-	cd sdktest && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) $(GO) test -count=1 $(if $(SHORT),-short) ./...
-	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) SHORT=$(SHORT) npm test)
-
-$(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
-	cd $(NODE) && npm ci --no-audit --no-fund
-	touch $@
+sdktest: build ## Run every official SDK against bin/perigee and write docs/sdk-matrix.md (SHORT=1 for the quick tests, TIERS=1 for a deployment in several processes, LANGUAGES="java go"; these write nothing).
+	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) run ./matrix $(if $(SHORT),-short) $(if $(TIERS),-tiers) $(if $(LANGUAGES),-languages "$(LANGUAGES)") \
+		$(if $(SHORT)$(TIERS)$(LANGUAGES),,-out ../docs/sdk-matrix.md -command "make sdktest")
 
 bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
@@ -143,4 +140,4 @@ check-tidy: ## Check that go.mod and go.sum of every module are tidy.
 	@set -e; for module in $(MODULES); do echo "$$module: go mod tidy"; (cd $$module && $(GO) mod tidy -diff); done
 
 clean: ## Remove what the other targets built.
-	rm -rf bin $(NODE)/node_modules
+	rm -rf bin sdktest/node/node_modules sdktest/java/target
