@@ -81,19 +81,20 @@ func TestAScenarioIsAsGoodAsTheWorstOfItsTests(t *testing.T) {
 func TestOnlyWhatIsKnownOfTheSDKIsNoFailure(t *testing.T) {
 	l := Language{NotOffered: map[string]string{"batch": "one message"}, Faults: map[string]string{"tls": "no roots", "lite": "may fail"}}
 	var scenarios []Scenario
-	for _, name := range []string{"start", "batch", "tls", "lite", "silent", "broken"} {
+	for _, name := range []string{"start", "batch", "tls", "lite", "silent", "broken", "unexplained"} {
 		scenarios = append(scenarios, Scenario{Name: name})
 	}
 	scenarios = append(scenarios, Scenario{Name: "login", NotApplicable: "no users"})
 	cells := judge(l, scenarios, map[string]outcome{
-		"start": {pass, ""}, "tls": {fail, "handshake"}, "lite": {pass, ""}, "broken": {fail, "lost"},
+		"start": {pass, ""}, "tls": {fault, ""}, "lite": {fail, "lost too"}, "broken": {fail, "lost"}, "unexplained": {fault, ""},
 	})
 	require.Equal(t, map[string]outcome{
-		"start": {pass, ""}, "batch": {notOffered, "one message"}, "tls": {fault, "no roots"}, "lite": {pass, ""},
+		"start": {pass, ""}, "batch": {notOffered, "one message"}, "tls": {fault, "no roots"}, "lite": {fail, "lost too"},
+		"unexplained": {fail, "the program says that the SDK is at fault, and nothing says how"},
 		"silent": {fail, "no result"}, "broken": {fail, "lost"}, "login": {impossible, "no users"},
 	}, cells)
 	text, failed := summary([]column{{Language: l, Outcomes: cells, Others: 3}, {Absent: "no cargo in PATH"}}, time.Second)
-	require.Equal(t, 2, failed)
-	require.Contains(t, text, "\n5 passed, 2 failed\n")
+	require.Equal(t, 4, failed)
+	require.Contains(t, text, "\n4 passed, 4 failed\n")
 	require.Contains(t, text, "no cargo in PATH")
 }

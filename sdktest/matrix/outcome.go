@@ -56,7 +56,9 @@ func judge(l Language, scenarios []Scenario, ran map[string]outcome) map[string]
 			cells[s.Name] = outcome{notOffered, l.NotOffered[s.Name]}
 		case !ok:
 			cells[s.Name] = outcome{fail, "no result"}
-		case got.State == fail && l.Faults[s.Name] != "":
+		case got.State == fault && l.Faults[s.Name] == "":
+			cells[s.Name] = outcome{fail, "the program says that the SDK is at fault, and nothing says how"}
+		case got.State == fault:
 			cells[s.Name] = outcome{fault, l.Faults[s.Name]}
 		default:
 			cells[s.Name] = got

@@ -38,7 +38,7 @@ var serverFlags = []string{
 // is answered with a line, "ok" or what went wrong.
 type line struct {
 	Scenario string `json:"scenario"`
-	Result   string `json:"result"` // "pass" or "fail"
+	Result   string `json:"result"` // "pass", "fail", or "fault" when it has shown what the SDK does wrong
 	Reason   string `json:"reason"`
 	Ask      string `json:"ask"` // "kill", "stop" or "start" it, or wait until all is "settled"
 }
@@ -154,9 +154,11 @@ func (p *program) converse(ctx context.Context, home string) error {
 
 func (p *program) hear(ctx context.Context, l line, stdin io.Writer) {
 	if l.Ask == "" {
-		p.ran[l.Scenario] = outcome{fail, l.Reason}
-		if l.Result == "pass" {
-			p.ran[l.Scenario] = outcome{pass, ""}
+		switch state(l.Result) {
+		case pass, fault:
+			p.ran[l.Scenario] = outcome{state(l.Result), ""}
+		default:
+			p.ran[l.Scenario] = outcome{fail, l.Reason}
 		}
 		return
 	}

@@ -56,7 +56,7 @@ type Language struct {
 	CoveredBy map[string][]string `json:"covered_by"`
 
 	NotOffered map[string]string `json:"not_offered"` // by scenario: what the SDK does not have
-	Faults     map[string]string `json:"faults"`      // by scenario: how the SDK itself fails
+	Faults     map[string]string `json:"faults"`      // by scenario: what the SDK does wrong, which its program shows
 	// Only are the scenarios of what is built on an SDK. Empty: all.
 	Only []string `json:"only"`
 	// Missing says why the SDK cannot be run at all.
