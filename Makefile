@@ -140,4 +140,4 @@ check-tidy: ## Check that go.mod and go.sum of every module are tidy.
 	@set -e; for module in $(MODULES); do echo "$$module: go mod tidy"; (cd $$module && $(GO) mod tidy -diff); done
 
 clean: ## Remove what the other targets built.
-	rm -rf bin sdktest/node/node_modules sdktest/java/target
+	rm -rf bin sdktest/node/node_modules sdktest/java/target sdktest/spring/target

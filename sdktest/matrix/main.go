@@ -146,7 +146,7 @@ func (o options) column(ctx context.Context, l Language, scenarios []Scenario) c
 	if c.Absent != "" {
 		return c
 	}
-	folder, dir := filepath.Join(o.folder, l.ID), filepath.Join(o.work, l.ID)
+	folder, dir := filepath.Join(o.folder, l.folder()), filepath.Join(o.work, l.ID)
 	cache, err := cacheOf(l)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o755)

@@ -91,7 +91,7 @@ func TestOnlyWhatIsKnownOfTheSDKIsNoFailure(t *testing.T) {
 	require.Equal(t, map[string]outcome{
 		"start": {pass, ""}, "batch": {notOffered, "one message"}, "tls": {fault, "no roots"}, "lite": {fail, "lost too"},
 		"unexplained": {fail, "the program says that the SDK is at fault, and nothing says how"},
-		"silent": {fail, "no result"}, "broken": {fail, "lost"}, "login": {impossible, "no users"},
+		"silent":      {fail, "no result"}, "broken": {fail, "lost"}, "login": {impossible, "no users"},
 	}, cells)
 	text, failed := summary([]column{{Language: l, Outcomes: cells, Others: 3}, {Absent: "no cargo in PATH"}}, time.Second)
 	require.Equal(t, 4, failed)

@@ -116,8 +116,9 @@ func (p *program) converse(ctx context.Context, home string) error {
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = p.folder
-	// gRPC's own libraries for Python and Node.js read whom to trust from there.
-	cmd.Env = append(os.Environ(), "HOME="+home, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH="+p.certificate())
+	// SDKs that check certificates have no option for whom to trust. The gRPC libraries of
+	// Python and Node.js read the first variable, OpenSSL and Rust the second.
+	cmd.Env = append(os.Environ(), "HOME="+home, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH="+p.certificate(), "SSL_CERT_FILE="+p.certificate())
 	log, err := os.Create(filepath.Join(p.dir, "program.log"))
 	if err != nil {
 		return err

@@ -40,7 +40,8 @@ func (s Scenario) groups() []string {
 
 // A Language is an official SDK, or something that is built on one.
 type Language struct {
-	ID       string   `json:"id"` // its folder too
+	ID       string   `json:"id"`
+	Folder   string   `json:"folder"` // of its project, if it is not called as the language
 	Name     string   `json:"name"`
 	SDK      string   `json:"sdk"`
 	Version  string   `json:"version"`
@@ -115,6 +116,13 @@ func (p plan) check() error {
 		}
 	}
 	return nil
+}
+
+func (l Language) folder() string {
+	if l.Folder != "" {
+		return l.Folder
+	}
+	return l.ID
 }
 
 // runs reports whether the language has to run the scenario.
