@@ -69,6 +69,9 @@ final class Basics {
         equal("7", view.getProperties().get("size"));
         equal(c.topic, view.getTopic());
         equal(1, view.getDeliveryAttempt());
+        if (Boolean.getBoolean("sdktest.traced")) {
+            check(view.getProperties().containsKey("traceparent"), "the agent's trace has not come with the message");
+        }
         check(!view.getBornHost().isEmpty() && view.getBornTimestamp() > 0, "no born host or time");
         ack(consumer, got);
     }
