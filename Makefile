@@ -34,10 +34,10 @@ LANGUAGES ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench benchmarks crashtest clustertest torture churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest sdktest-integrations bench benchmarks crashtest clustertest torture churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/perigee, statically linked.
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
@@ -95,6 +95,9 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 sdktest: build ## Run every official SDK against bin/perigee and write docs/sdk-matrix.md (SHORT=1 for the quick tests, TIERS=1 for a deployment in several processes, LANGUAGES="java go"; these write nothing).
 	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) run ./matrix $(if $(SHORT),-short) $(if $(TIERS),-tiers) $(if $(LANGUAGES),-languages "$(LANGUAGES)") \
 		$(if $(SHORT)$(TIERS)$(LANGUAGES),,-out ../docs/sdk-matrix.md -command "make sdktest")
+
+sdktest-integrations: build ## Run what is built on the SDKs: the Spring Boot starter, the OpenTelemetry agent.
+	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) run ./matrix -integrations
 
 bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)

@@ -23,7 +23,7 @@ const (
 	// atOnce is how many languages run at the same time. Tests wait for the most part.
 	atOnce     = 3
 	buildLimit = 20 * time.Minute
-	logTail    = 6 << 10
+	logTail    = 8 << 10
 )
 
 type options struct {
@@ -53,12 +53,13 @@ func main() {
 
 func run(ctx context.Context, args []string) (failed int, err error) {
 	var o options
-	var languages string
+	var languages, only string
 	flags := flag.NewFlagSet("matrix", flag.ContinueOnError)
 	flags.BoolVar(&o.short, "short", false, "leave out what takes long")
 	flags.BoolVar(&o.tiers, "tiers", false, "run against a deployment in several processes")
 	flags.BoolVar(&o.integrations, "integrations", false, "run what is built on the SDKs, and not the SDKs")
 	flags.StringVar(&languages, "languages", "", "run only these, separated by spaces")
+	flags.StringVar(&only, "scenarios", "", "let programs run only these, separated by spaces; suites run whole")
 	flags.StringVar(&o.out, "out", "", "the file to write the matrix to")
 	flags.StringVar(&o.command, "command", "go run ./matrix", "how the run was started, for the matrix")
 	if err := flags.Parse(args); err != nil {
@@ -78,7 +79,6 @@ func run(ctx context.Context, args []string) (failed int, err error) {
 	if o.work, err = os.MkdirTemp("", "sdktest-"); err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(o.work)
 
 	chosen := p.Languages
 	if o.integrations {
@@ -90,6 +90,11 @@ func run(ctx context.Context, args []string) (failed int, err error) {
 	if len(chosen) == 0 {
 		return 0, fmt.Errorf("no such language: %s", languages)
 	}
+	if names := strings.Fields(only); len(names) > 0 {
+		for i := range chosen {
+			chosen[i].Only = append(chosen[i].Only, names...)
+		}
+	}
 	start := time.Now()
 	columns := o.runAll(ctx, chosen, p.Scenarios)
 	if o.out != "" {
@@ -99,6 +104,10 @@ func run(ctx context.Context, args []string) (failed int, err error) {
 	}
 	text, failed := summary(columns, time.Since(start))
 	fmt.Print(text)
+	if failed == 0 {
+		return 0, errors.Join(os.RemoveAll(o.work), ctx.Err())
+	}
+	fmt.Println("all logs are in", o.work)
 	return failed, ctx.Err()
 }
 
@@ -119,12 +128,15 @@ func (o options) runAll(ctx context.Context, languages []Language, scenarios []S
 	places := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for i, l := range languages {
+		places <- struct{}{}
 		wg.Go(func() {
-			places <- struct{}{}
 			defer func() { <-places }()
 			start := time.Now()
 			columns[i] = o.column(ctx, l, scenarios)
 			c := columns[i]
+			if c.Absent != "" {
+				return // the summary says why
+			}
 			fmt.Printf("%-12s %d passed, %d failed (%.0f s)\n", l.Name, c.count(pass)+c.Others, c.failed(), time.Since(start).Seconds())
 			if c.failed() > 0 {
 				o.printLogs(l)
@@ -249,7 +261,7 @@ func (o options) build(ctx context.Context, l Language, folder, dir, cache strin
 
 // printLogs prints the ends of what the processes of a language have printed.
 func (o options) printLogs(l Language) {
-	for _, pattern := range []string{"build.log", "program.log", "server-*/program.log", "server-*/server.log"} {
+	for _, pattern := range []string{"build.log", failedLog, "server-*/program.log", "server-*/server.log"} {
 		files, _ := filepath.Glob(filepath.Join(o.work, l.ID, pattern))
 		for _, file := range files {
 			content, err := os.ReadFile(file)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,8 +37,9 @@ func TestAPlanThatDoesNotFitIsRefused(t *testing.T) {
 }
 
 func TestEventsOfGoTestBecomeOutcomes(t *testing.T) {
-	tests := map[string]outcome{}
+	tests, printed := map[string]outcome{}, map[string]*strings.Builder{}
 	for _, line := range []string{
+		`{"Action":"output","Package":"p","Test":"TestB/part","Output":"why\n"}`,
 		`{"Action":"pass","Package":"p","Test":"TestA"}`,
 		`{"Action":"fail","Package":"p","Test":"TestB/part"}`,
 		`{"Action":"fail","Package":"p","Test":"TestB"}`,
@@ -46,11 +48,12 @@ func TestEventsOfGoTestBecomeOutcomes(t *testing.T) {
 		`{"Action":"fail","Package":"q"}`,
 		`not an event`,
 	} {
-		goTest(line, tests, io.Discard)
+		goTest(line, tests, printed, io.Discard)
 	}
 	require.Equal(t, map[string]outcome{
 		"TestA": {pass, ""}, "TestB": {fail, "TestB failed"}, "TestC": {skipped, "left out of the short run"}, "q": {fail, "q failed"},
 	}, tests)
+	require.Equal(t, "why\n", printed["TestB"].String())
 }
 
 func TestLinesOfTAPBecomeOutcomes(t *testing.T) {

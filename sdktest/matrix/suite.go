@@ -19,6 +19,9 @@ import (
 // suiteLimit is how long a test suite may take.
 const suiteLimit = 15 * time.Minute
 
+// failedLog is the file with what failed tests of a suite have printed.
+const failedLog = "failed.log"
+
 // A suite is a test suite that has more in it than the scenarios.
 type suite struct {
 	folder string // of this module
@@ -70,22 +73,44 @@ func (s suite) goTests(ctx context.Context, tests map[string]outcome) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./...")...)
 	cmd.Dir = s.folder
-	return s.listen(cmd, func(text string, log io.Writer) { goTest(text, tests, log) })
+	printed := map[string]*strings.Builder{}
+	err := s.listen(cmd, func(text string, log io.Writer) { goTest(text, tests, printed, log) })
+	var failed strings.Builder
+	for name, o := range tests {
+		if o.State == fail && printed[name] != nil {
+			failed.WriteString(printed[name].String())
+		}
+	}
+	return errors.Join(err, s.keepFailed(failed.String()))
 }
 
-// goTest takes in an event of go test.
-func goTest(text string, tests map[string]outcome, log io.Writer) {
+func (s suite) keepFailed(text string) error {
+	if text == "" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(s.dir, failedLog), []byte(text), 0o644)
+}
+
+// goTest takes in an event of go test. What a test with its parts prints is added to
+// printed under its name.
+func goTest(text string, tests map[string]outcome, printed map[string]*strings.Builder, log io.Writer) {
 	var event struct{ Action, Test, Package, Output string }
 	if json.Unmarshal([]byte(text), &event) != nil {
 		fmt.Fprintln(log, text)
 		return
 	}
 	fmt.Fprint(log, event.Output)
-	name := event.Test
+	name, _, part := strings.Cut(event.Test, "/")
+	if event.Output != "" {
+		if printed[name] == nil {
+			printed[name] = &strings.Builder{}
+		}
+		printed[name].WriteString(event.Output)
+	}
 	if name == "" && event.Action == "fail" {
 		name = event.Package // it did not build, or ended early
 	}
-	if name == "" || strings.Contains(name, "/") {
+	if name == "" || part {
 		return
 	}
 	switch event.Action {
@@ -102,19 +127,28 @@ func (s suite) nodeTests(ctx context.Context, tests map[string]outcome) error {
 	const line = "exec node --test --test-force-exit --test-concurrency=4 --test-reporter=tap test/*.test.js"
 	cmd := exec.CommandContext(ctx, "bash", "-c", line)
 	cmd.Dir = filepath.Join(s.folder, "node")
-	return s.listen(cmd, func(text string, log io.Writer) {
+	var failed strings.Builder
+	failing := false
+	err := s.listen(cmd, func(text string, log io.Writer) {
 		fmt.Fprintln(log, text)
-		tapTest(text, tests)
+		if isTest, ok := tapTest(text, tests); isTest {
+			failing = !ok
+		}
+		if failing { // its line, and what follows about it
+			fmt.Fprintln(&failed, text)
+		}
 	})
+	return errors.Join(err, s.keepFailed(failed.String()))
 }
 
 var tapLine = regexp.MustCompile(`^\s*(not )?ok \d+ - (.*?)(?: # (SKIP|TODO).*)?$`)
 
-// tapTest takes in a line of the Test Anything Protocol.
-func tapTest(text string, tests map[string]outcome) {
+// tapTest takes in a line of the Test Anything Protocol. It reports whether that was how
+// a test went, and whether the test did not fail.
+func tapTest(text string, tests map[string]outcome) (isTest, ok bool) {
 	m := tapLine.FindStringSubmatch(text)
 	if m == nil {
-		return
+		return false, false
 	}
 	name := strings.NewReplacer(`\#`, "#", `\\`, `\`).Replace(m[2])
 	switch {
@@ -122,9 +156,11 @@ func tapTest(text string, tests map[string]outcome) {
 		tests[name] = outcome{skipped, "left out of this run"}
 	case m[1] != "":
 		tests[name] = outcome{fail, name + ": failed"}
+		return true, false
 	default:
 		tests[name] = outcome{pass, ""}
 	}
+	return true, true
 }
 
 // listen runs a command and gives each line that it prints to take.
