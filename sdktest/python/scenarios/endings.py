@@ -60,8 +60,8 @@ def poll(consumer, stopped, polled):
     while not stopped.is_set():
         try:
             for message in consumer.receive(16, INVISIBLE) or []:
+                polled.add(body(message))  # an ack without an answer may be one all the same
                 consumer.ack(message)
-                polled.add(body(message))
         except Exception:
             time.sleep(PAUSE)  # the server is away
 

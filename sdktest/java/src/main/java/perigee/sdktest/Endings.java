@@ -82,8 +82,8 @@ final class Endings {
         while (on.get()) {
             try {
                 for (var view : consumer.receive(16, INVISIBLE)) {
+                    polled.add(body(view)); // an ack without an answer may be one all the same
                     consumer.ack(view);
-                    polled.add(body(view));
                 }
             } catch (Exception e) {
                 pause(); // the server is away
