@@ -12,7 +12,6 @@ GOFUMPT   = $(GO) tool -modfile=tools/go.mod gofumpt
 MODULES  := $(patsubst %/go.mod,%,$(wildcard ./go.mod tools/go.mod sdktest/go.mod bench/go.mod))
 CODE     := $(filter-out tools,$(MODULES))
 IMAGE    := proto/descriptors.binpb
-NODE     := sdktest/node
 
 # Set to 1 to leave out what takes long.
 SHORT    ?=
@@ -30,14 +29,16 @@ CHURN    ?= 100
 # Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
 # own; to netns for three routers, three store nodes and two proxies with a host for each.
 TIERS    ?=
+# The SDKs that `make sdktest` runs; all without it.
+LANGUAGES ?=
 # Arguments of `make run` and `make bench`.
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest bench bench-peers benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
+.PHONY: help build run generate fmt lint test race etcdtest fuzz sdktest sdktest-integrations bench bench-peers benchmarks crashtest clustertest torture planted churn scale check-generate check-tidy clean
 
 help: ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/perigee, statically linked.
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/perigee
@@ -92,17 +93,16 @@ fuzz: ## Run every fuzz target for FUZZTIME each.
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
 	done <<<"$$targets"
 
-sdktest: build $(if $(wildcard $(NODE)/package-lock.json),$(NODE)/node_modules/.package-lock.json) ## Run the official SDKs against bin/perigee (SHORT=1 for the quick ones, TIERS=1 for a deployment in several processes, TIERS=netns for one with a host for each).
+sdktest: build ## Run every official SDK against bin/perigee and write docs/sdk-matrix.md (SHORT=1 for the quick tests, TIERS=1 for a deployment in several processes, TIERS=netns for one with a host for each, LANGUAGES="java go"; these write nothing).
 	$(if $(filter netns,$(TIERS)),sdktest/hosts.sh) $(MAKE) --no-print-directory sdks
 
 .PHONY: sdks
 sdks:
-	cd sdktest && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) $(GO) test -count=1 $(if $(SHORT),-short) ./...
-	$(if $(wildcard $(NODE)/package-lock.json),cd $(NODE) && PERIGEE_BIN=$(BIN) PERIGEE_TIERS=$(TIERS) SHORT=$(SHORT) npm test)
+	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) run ./matrix $(if $(SHORT),-short) $(if $(TIERS),-tiers) $(if $(LANGUAGES),-languages "$(LANGUAGES)") \
+		$(if $(SHORT)$(TIERS)$(LANGUAGES),,-out ../docs/sdk-matrix.md -command "make sdktest")
 
-$(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
-	cd $(NODE) && npm ci --no-audit --no-fund
-	touch $@
+sdktest-integrations: build ## Run what is built on the SDKs: the Spring Boot starter, the OpenTelemetry agent.
+	cd sdktest && PERIGEE_BIN=$(BIN) $(GO) run ./matrix -integrations
 
 bench: build ## Measure bin/perigee (ARGS=...; -lites 0 -delays 0 leaves out what takes minutes).
 	cd bench && PERIGEE_BIN=$(BIN) $(GO) run . $(ARGS)
@@ -156,4 +156,4 @@ check-tidy: ## Check that go.mod and go.sum of every module are tidy.
 	@set -e; for module in $(MODULES); do echo "$$module: go mod tidy"; (cd $$module && $(GO) mod tidy -diff); done
 
 clean: ## Remove what the other targets built.
-	rm -rf bin $(NODE)/node_modules
+	rm -rf bin sdktest/node/node_modules sdktest/java/target sdktest/spring/target

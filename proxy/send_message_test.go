@@ -169,6 +169,20 @@ func TestRefusalHasAStatusAndNoEntry(t *testing.T) {
 	s.requireNothingStored(t, "orders")
 }
 
+// The SDK for Rust was made before the code and panics at what it does not know.
+func TestRustIsToldOfAnEmptyBodyWithACodeThatItKnows(t *testing.T) {
+	s := newTestServer(t)
+	s.topic(t, "orders")
+	client := rmqpb.NewMessagingServiceClient(s.dial(t))
+	for version, want := range map[string]rmqpb.Code{"5.0.0": rmqpb.Code_BAD_REQUEST, "5.0.1": rmqpb.Code_MESSAGE_BODY_EMPTY} {
+		ctx := from(t, "c", headerLanguage, "RUST", headerVersion, version)
+		res, err := client.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{message("orders", "1", "")}})
+		require.NoError(t, err)
+		require.Equal(t, want.String(), res.GetStatus().GetCode().String(), version)
+		require.Contains(t, res.GetStatus().GetMessage(), "body: must not be empty")
+	}
+}
+
 func TestBodyLimitIsAnsweredInTheResponseAndEqualsTheSettings(t *testing.T) {
 	s := newTestServer(t)
 	s.topic(t, "orders")

@@ -7,6 +7,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/quirks"
 )
 
 // A codeError is an error that names the protocol's code itself. Validation
@@ -82,7 +83,11 @@ func (s *Server) statusOf(ctx context.Context, err error) *rmqpb.Status {
 	}
 	var ce *codeError
 	if errors.As(err, &ce) {
-		return &rmqpb.Status{Code: ce.code, Message: ce.text}
+		code := ce.code
+		if c := clientOf(ctx); code == rmqpb.Code_MESSAGE_BODY_EMPTY && !quirks.KnowsEmptyBody(c.Language, c.Version) {
+			code = rmqpb.Code_BAD_REQUEST
+		}
+		return &rmqpb.Status{Code: code, Message: ce.text}
 	}
 	for _, c := range codes {
 		if errors.Is(err, c.err) {

@@ -19,7 +19,8 @@ package proxy
 // (CLIENT_ID_REQUIRED, BAD_REQUEST, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
 // ILLEGAL_FILTER_EXPRESSION, UNRECOGNIZED_CLIENT_TYPE);
 // RESOURCE_EXHAUSTED when as many clients are known
-// as may be, or their settings are as much.
+// as may be, or their settings are as much. One SDK cannot take an error once it has
+// the headers; its streams end without.
 //
 // Upstream lets clients widen some limits, and keeps a dead stream as the
 // client's until a write to it fails. It checks client_properties, which are only
@@ -59,6 +60,15 @@ func (s *Server) Telemetry(stream telemetryStream) error {
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
+	if err := s.exchange(stream, c); err != nil && !quirks.ReadsOnAfterStreamError(c.Language) {
+		return err
+	}
+	return nil
+}
+
+// exchange is a call whose headers are sent.
+func (s *Server) exchange(stream telemetryStream, c client) error {
+	ctx := stream.Context()
 	t := &telemetry{server: s, client: c, out: session.NewStream()}
 	if _, err := t.attach(); err != nil {
 		return s.streamError(ctx, err)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -185,6 +186,23 @@ func TestDrainEndsTheStreamsAndRefusesNewOnes(t *testing.T) {
 		_, err = late.Recv()
 		require.Equal(t, grpccodes.Unavailable, grpcstatus.Code(err))
 		s.Drain()
+	})
+}
+
+// Its SDK reads on after an error, for ever. One before the headers is still an error:
+// that fails its start.
+func TestStreamsOfRustEndWithoutAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		c := rmqpb.NewMessagingServiceClient(s.dial(t))
+		stream := open(t, c, from(t, "c", headerLanguage, "RUST"))
+		s.Drain()
+		_, err := stream.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		nameless, err := c.Telemetry(from(t, "", headerLanguage, "RUST"))
+		require.NoError(t, err)
+		_, err = nameless.Recv()
+		require.Equal(t, grpccodes.InvalidArgument, grpcstatus.Code(err))
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 	"github.com/stretchr/testify/require"
 
 	"github.com/perigee-mq/perigee/sdktest/internal/harness"
@@ -45,6 +46,31 @@ func TestTLSClientsShareThePortOfCleartextClients(t *testing.T) {
 func TestTransportOfThisRun(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, os.Getenv(tlsVariable) != "", rmq.EnableSsl)
+}
+
+func TestAClientThatSignsItsCallsIsServed(t *testing.T) {
+	t.Parallel()
+	s := commonServer(t)
+	topic, group := s.topic(), s.group()
+	config := &rmq.Config{
+		Endpoint: s.Endpoint(), ConsumerGroup: group,
+		Credentials: &credentials.SessionCredentials{AccessKey: "key", AccessSecret: "secret"},
+	}
+	p, err := rmq.NewProducer(config, rmq.WithTopics(topic))
+	require.NoError(t, err)
+	require.NoError(t, p.Start())
+	t.Cleanup(func() { require.NoError(t, p.GracefulStop()) })
+	send(t, p, message(topic, "signed", ""))
+	c, err := rmq.NewSimpleConsumer(config, rmq.WithSimpleAwaitDuration(awaitDuration),
+		rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: everything}))
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { require.NoError(t, c.GracefulStop()) })
+	consumer := simpleConsumer{c, t}
+	got := consumer.receive(1, longInvisible)
+	require.Equal(t, "signed", string(got[0].GetBody()))
+	consumer.ack(got...)
+	s.awaitSettled(group, topic)
 }
 
 func TestClientsNeedNoServerSettingBehindAPortMapping(t *testing.T) {

@@ -55,6 +55,18 @@ func KnowsIllegalPollingTime(version string) bool {
 	return atLeast(version, 5, 0, 3)
 }
 
+// KnowsEmptyBody reports whether a client of that version knows the code
+// MESSAGE_BODY_EMPTY. Rust 5.0.0 was made before it and panics at every code that it
+// does not know; it gets BAD_REQUEST.
+func KnowsEmptyBody(l Language, version string) bool {
+	return l != Rust || atLeast(version, 5, 0, 1)
+}
+
+// ReadsOnAfterStreamError reports whether a client goes on reading a Telemetry stream that
+// ended with an error, and so spins for ever, with a line in its log each time: Rust stops
+// at a normal end alone.
+func ReadsOnAfterStreamError(l Language) bool { return l == Rust }
+
 // atLeast reports whether version is want or later, compared number by number.
 // What follows the numbers ("-SNAPSHOT") does not count; text without numbers
 // is earlier than everything.

@@ -39,6 +39,30 @@ func TestOnlyShortDelaysOfNodePushConsumersAreReplaced(t *testing.T) {
 	require.True(t, RetryDelayFromPolicy(ParseLanguage("NODE_JS"), true, 0))
 }
 
+func TestOnlyTheFirstRustSDKDoesNotKnowAnEmptyBody(t *testing.T) {
+	for _, c := range []struct {
+		language Language
+		version  string
+		want     bool
+	}{
+		{Rust, "5.0.0", false},
+		{Rust, "5.0.0-rc1", false},
+		{Rust, "", false},
+		{Rust, "5.0.1", true},
+		{Rust, "5.1.0", true},
+		{Java, "5.0.0", true},
+		{"", "", true},
+	} {
+		require.Equal(t, c.want, KnowsEmptyBody(c.language, c.version), "%+v", c)
+	}
+}
+
+func TestOnlyRustReadsOnAfterTheErrorOfAStream(t *testing.T) {
+	for _, l := range []Language{Java, Go, NodeJS, Python, Rust, DotNet, CPP, "PHP", ""} {
+		require.Equal(t, l == Rust, ReadsOnAfterStreamError(l), l)
+	}
+}
+
 func TestVersionsAreComparedByNumber(t *testing.T) {
 	for version, want := range map[string]bool{
 		"5.0.3": true, "5.0.10": true, "5.1": true, "5.1.0": true, "6": true, "10.0.0": true, "v5.0.3": true,

@@ -44,6 +44,16 @@ func TestSelfSignedCertificateStandsForTheLocalNames(t *testing.T) {
 	require.WithinDuration(t, time.Now().AddDate(10, 0, 0), cert.Leaf.NotAfter, time.Hour)
 }
 
+// gRPC for Python and C++ (BoringSSL) takes no self-signed certificate as its own issuer
+// whose key usage leaves out the signing of certificates; others take no CA for a server.
+func TestSelfSignedCertificateCanBeTrustedByAllSDKs(t *testing.T) {
+	cert, err := SelfSigned(t.TempDir(), quiet())
+	require.NoError(t, err)
+	require.Zero(t, cert.Leaf.KeyUsage)
+	require.False(t, cert.Leaf.IsCA)
+	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, cert.Leaf.ExtKeyUsage)
+}
+
 func TestSelfSignedFileIsPrivateAndAlone(t *testing.T) {
 	dir := t.TempDir()
 	_, err := SelfSigned(dir, quiet())

@@ -75,9 +75,11 @@ func generate(now time.Time) ([]byte, error) {
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: "perigee self-signed"},
 		// An hour of slack for clients whose clock is behind.
-		NotBefore:             now.Add(-time.Hour),
-		NotAfter:              now.AddDate(selfSignedYears, 0, 0),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
+		NotBefore: now.Add(-time.Hour),
+		NotAfter:  now.AddDate(selfSignedYears, 0, 0),
+		// No KeyUsage: one without the signing of certificates keeps BoringSSL, and with it
+		// gRPC for Python and C++, from trusting a self-signed certificate that it was told
+		// to trust; one with it would make a CA of this, which others refuse as a server.
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		DNSNames:              names,

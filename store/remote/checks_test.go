@@ -51,3 +51,17 @@ func TestANodeThatComesIsAskedForItsQuestionsAlthoughOthersHaveNone(t *testing.T
 		})
 	}
 }
+
+// That is how the asking begins again for other topics: a producer came or went.
+func TestTheWaitForQuestionsEndsWithItsContextAndWithoutAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := &hooked{checks: func(ctx context.Context) ([]mq.Check, error) { <-ctx.Done(); return nil, ctx.Err() }}
+		one(t, silent, func(_ *cluster, _ *testNode, c *remote.Client) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			got, err := c.Checks(ctx, nil, 16)
+			require.NoError(t, err)
+			require.Empty(t, got)
+		})
+	})
+}

@@ -182,8 +182,8 @@ const (
 
 // Checks is that of store.Store, over all nodes that are alive when it begins. The first
 // one with questions ends the wait for the others, whose questions by then are part of
-// the answer, or taken back. Without any it returns nothing after a while; the error is of
-// nodes none of which has answered.
+// the answer, or taken back. Without any it returns nothing after a while, and when ctx
+// ends; the error is of nodes none of which has answered.
 func (c *Client) Checks(ctx context.Context, topics []mq.Resource, limit int) ([]mq.Check, error) {
 	req := &storepb.ChecksRequest{Topics: each(topics, tierwire.FromResource), Limit: int32(limit)}
 	waiting, cancel := context.WithTimeout(ctx, checksTurn+checksMargin)
@@ -213,7 +213,7 @@ func (c *Client) Checks(ctx context.Context, topics []mq.Resource, limit int) ([
 		})
 	}
 	asking.Wait()
-	if len(found.checks) > 0 || found.answered {
+	if len(found.checks) > 0 || found.answered || ctx.Err() != nil {
 		return found.checks, nil
 	}
 	if len(found.errs) == 0 {

@@ -37,7 +37,7 @@ var firstHost = map[string]int{router: 11, store: 21, proxy: 31}
 
 // place makes the parts of a deployment, each on its host. Ports are drawn by chance, as
 // several deployments share the hosts.
-func (h hosts) place(s *Server) error {
+func (h hosts) place(s *Server, given []string) error {
 	at := func(tier string, number int) string {
 		return fmt.Sprintf("%s.%d:%d", h.net, firstHost[tier]+number, firstPort+rnd.IntN(lastPort-firstPort))
 	}
@@ -49,7 +49,7 @@ func (h hosts) place(s *Server) error {
 		p.args = append(args, "--data-dir", filepath.Join(s.opts.Dir, "data", fmt.Sprint(tier, number)), "--http-listen", p.http)
 		s.parts = append(s.parts, p)
 	}
-	flags := byTier(s.opts.Flags)
+	flags := byTier(given)
 	routers, shared := 1, []string(nil)
 	if h.etcd != "" {
 		routers, shared = 3, []string{"--etcd", h.etcd, "--etcd-prefix", "/" + rand.Text()}

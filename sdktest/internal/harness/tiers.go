@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,12 @@ var flagsOf = []struct{ prefix, tier string }{
 	{"retention-", store},
 	{"segment-size", store},
 	{"transactions-", store},
+}
+
+// anyDisk lets a server work on a disk that others fill: at its defaults it removes
+// messages early, and refuses them.
+var anyDisk = []string{
+	"--retention-disk-clean=192MiB free", "--retention-disk-force=128MiB free", "--retention-disk-refuse=64MiB free",
 }
 
 // byTier returns which flags of the standalone command go to which tier.
@@ -66,14 +73,15 @@ func (s *Server) place() error {
 		s.parts = append(s.parts, p)
 	}
 	s.endpoint = take()
+	given := slices.Concat(anyDisk, s.opts.Flags) // what a test gives comes last, and counts
 	if s.opts.Stores == 0 {
-		add(standalone, "", append([]string{"--grpc-listen", s.endpoint}, s.opts.Flags...)...)
+		add(standalone, "", append([]string{"--grpc-listen", s.endpoint}, given...)...)
 		return nil
 	}
 	if h, ok := hostsHere(); ok {
-		return h.place(s)
+		return h.place(s, given)
 	}
-	flags, at := byTier(s.opts.Flags), take()
+	flags, at := byTier(given), take()
 	add(router, router, append([]string{"--listen", at}, flags[router]...)...)
 	for i := range s.opts.Stores {
 		name := string(rune('a' + i))

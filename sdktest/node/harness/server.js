@@ -24,8 +24,14 @@ const binary = path.resolve(process.env.PERIGEE_BIN
 const FIRST_PORT = 20_000;
 const LAST_PORT = 32_000;
 
-// Push consumers finish their long polls before they stop.
-const DEFAULTS = { '--long-polling-max': '2s' };
+const DEFAULTS = {
+  // Push consumers finish their long polls before they stop.
+  '--long-polling-max': '2s',
+  // On a disk that others fill a server removes messages early, and refuses them.
+  '--retention-disk-clean': '192MiB free',
+  '--retention-disk-force': '128MiB free',
+  '--retention-disk-refuse': '64MiB free',
+};
 
 const LOG_LINES = 300;
 

@@ -8,7 +8,18 @@ import { until, within } from '../harness/wait.js';
 
 const KILLS = short ? 1 : 4;
 
-scenario('clients go on after the server was killed and started again, and nothing acknowledged is lost', { '--renew-slice': '5s' }, async s => {
+const kill = 'clients go on after the server was killed and started again, and nothing acknowledged is lost';
+scenario(kill, { '--renew-slice': '5s' }, s => restarts(s, KILLS, async round => {
+  // Everything, then what clients are connected to, then what has the messages.
+  await s.server.kill(tiers ? [ undefined, 'proxy', 'store' ][round % 3] : undefined);
+  await pause(500); // sends meet a dead server
+}));
+
+const stop = 'clients go on after the server was stopped in order and started again, and nothing acknowledged is lost';
+scenario(stop, { '--renew-slice': '5s' }, s => restarts(s, 1, () => s.server.stop()));
+
+/** Ends the server with end(round) and starts it again, a number of times, under clients that go on. */
+async function restarts(s, times, end) {
   await s.server.createTopic('orders');
   await s.server.createGroup('workers', '--retry-delays=1s', '--max-attempts=50');
   const inbox = await s.pushConsumer('workers', 'orders', d => !(d.body.endsWith('7') && d.attempt === 1));
@@ -16,9 +27,9 @@ scenario('clients go on after the server was killed and started again, and nothi
   const producer = await s.producer({ topics: [ 'orders' ] });
 
   const accepted = new Set();
-  let stop = false;
+  let done = false;
   const sending = (async () => {
-    for (let i = 0; !stop; i++) {
+    for (let i = 0; !done; i++) {
       const body = `message ${i}`;
       try {
         await producer.send({ topic: 'orders', body: Buffer.from(body) });
@@ -35,14 +46,12 @@ scenario('clients go on after the server was killed and started again, and nothi
   };
 
   await more(50);
-  for (let kill = 0; kill < KILLS; kill++) {
-    // Everything, then what clients are connected to, then what has the messages.
-    await s.server.kill(tiers ? [ undefined, 'proxy', 'store' ][kill % 3] : undefined);
-    await pause(500); // sends meet a dead server
+  for (let round = 0; round < times; round++) {
+    await end(round);
     await s.server.restart();
     await more(50);
   }
-  stop = true;
+  done = true;
   await within('the last send', sending);
 
   await inbox.receives(accepted, 60_000);
@@ -62,7 +71,7 @@ scenario('clients go on after the server was killed and started again, and nothi
     assert.ok(body.endsWith('7') ? attempts.length >= 2 : attempts.length >= 1, `${body}: attempts ${attempts}`);
     assert.deepEqual(attempts, [ ...attempts ].sort((a, b) => a - b), `${body}: attempts ${attempts}`);
   }
-});
+}
 
 scenario('a receipt handle from before a crash is good after it', {}, async s => {
   await s.server.createTopic('orders');

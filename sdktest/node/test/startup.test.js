@@ -60,3 +60,16 @@ scenario('a client of a topic that does not exist fails to start and says why', 
     assert.match(cause.message, /missing/);
   }
 });
+
+scenario('a client that signs its calls is served', {}, async s => {
+  await s.server.createTopic('orders');
+  const sessionCredentials = { accessKey: 'key', accessSecret: 'secret' };
+  const producer = await s.producer({ topics: [ 'orders' ], sessionCredentials });
+  const consumer = await s.simpleConsumer('readers', 'orders', { sessionCredentials });
+
+  await producer.send({ topic: 'orders', body: Buffer.from('signed') });
+
+  const [ view ] = await receive(consumer, 1);
+  assert.equal(view.body.toString(), 'signed');
+  await consumer.ack(view);
+});

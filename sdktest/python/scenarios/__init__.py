@@ -1,0 +1,1 @@
+"""Scenarios for the official Python SDK against a running Perigee server."""
