@@ -198,7 +198,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 	session.Received(r.named, mq.Subscription{Topic: r.Topic.Resource, Expression: r.expression})
 	poll, cancel := s.streams.untilDrained(ctx)
 	defer cancel()
-	got, err := s.store.Receive(poll, r.shard, r.Receive)
+	got, err := s.receiveInOrder(poll, r)
 	if err != nil && poll.Err() != nil && ctx.Err() == nil {
 		return nil, nil // draining: the poll ends early, and empty
 	}
