@@ -62,6 +62,7 @@ type Store interface {
 	LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error)
 	Backlogs(ctx context.Context, shard string, group mq.GroupID) ([]mq.Backlog, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
+	Remains(ctx context.Context, shard string) (mq.Remains, error)
 	OffsetStore
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -34,8 +35,9 @@ type ClusterShards interface {
 	// Shards returns the shards in the order of their names.
 	Shards() []router.Shard
 	TopicsOn(shard string) int
+	Leaving(shard string) router.Leaving
 	SetShard(ctx context.Context, name string, state router.ShardState) (router.Shard, error)
-	RemoveShard(ctx context.Context, name string) (router.Shard, error)
+	RemoveShard(ctx context.Context, name string, lose bool) (router.Shard, error)
 }
 
 // A RouterStatus is what one router says when it is asked.
@@ -69,7 +71,7 @@ func (s *Server) GetCluster(ctx context.Context, _ *adminpb.GetClusterRequest) (
 	})
 	asking.Go(func() { nodes = s.cluster.Nodes(ctx, true) })
 	asking.Wait()
-	resp.Nodes, resp.Shards = nodesProto(nodes), s.shardsProto(nodes)
+	resp.Nodes, resp.Shards = nodesProto(nodes), s.shardsProto(ctx, nodes)
 	return resp, nil
 }
 
@@ -80,7 +82,7 @@ func (s *Server) ListNodes(ctx context.Context, _ *adminpb.ListNodesRequest) (*a
 
 // ListShards answers the shards and what is on them.
 func (s *Server) ListShards(ctx context.Context, _ *adminpb.ListShardsRequest) (*adminpb.ListShardsResponse, error) {
-	return &adminpb.ListShardsResponse{Shards: s.shardsProto(s.cluster.Nodes(ctx, false))}, nil
+	return &adminpb.ListShardsResponse{Shards: s.shardsProto(ctx, s.cluster.Nodes(ctx, false))}, nil
 }
 
 // SetShard makes a shard active or draining.
@@ -102,24 +104,25 @@ func (s *Server) SetShard(ctx context.Context, req *adminpb.SetShardRequest) (*a
 		return nil, s.refusal(ctx, noShard(req.GetName(), err))
 	}
 	s.logger.InfoContext(ctx, "state of a shard set", "shard", shard.Name, "state", shard.State.String())
-	return &adminpb.SetShardResponse{Shard: s.shardProto(shard, nodesByShard(s.cluster.Nodes(ctx, false)))}, nil
+	return &adminpb.SetShardResponse{Shard: s.shardProto(ctx, shard, nodesByShard(s.cluster.Nodes(ctx, false)))}, nil
 }
 
-// RemoveShard removes a shard that nothing is on.
+// RemoveShard removes a shard that its topics have left and that holds nothing, or nothing
+// that the request does not give up.
 func (s *Server) RemoveShard(ctx context.Context, req *adminpb.RemoveShardRequest) (*adminpb.RemoveShardResponse, error) {
 	name := req.GetName()
 	if err := checkShardName(name); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	if err := s.checkEmpty(ctx, name, req.GetLoseDeadLetters()); err != nil {
+	if err := s.checkEmpty(ctx, req); err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	shard, err := s.cluster.RemoveShard(ctx, name)
+	shard, err := s.cluster.RemoveShard(ctx, name, req.GetLoseMessages())
 	if err != nil {
 		return nil, s.refusal(ctx, noShard(name, err))
 	}
 	s.logger.InfoContext(ctx, "shard removed", "shard", name)
-	return &adminpb.RemoveShardResponse{Shard: s.shardProto(shard, nodesByShard(s.cluster.Nodes(ctx, false)))}, nil
+	return &adminpb.RemoveShardResponse{Shard: s.shardProto(ctx, shard, nodesByShard(s.cluster.Nodes(ctx, false)))}, nil
 }
 
 // checkShardName is router.CheckShardName about the field of a request.
@@ -144,22 +147,47 @@ func noShard(name string, err error) error {
 	return err
 }
 
-// checkEmpty returns why a shard may not be removed: what the router itself does not know
-// of are dead letters, which stay on the shard where they died when their topic goes.
-func (s *Server) checkEmpty(ctx context.Context, name string, lose bool) error {
+// checkEmpty returns why a shard may not be removed: what the router does not know of are its
+// messages.
+func (s *Server) checkEmpty(ctx context.Context, req *adminpb.RemoveShardRequest) error {
+	name := req.GetName()
 	shards := s.cluster.Shards()
 	i := slices.IndexFunc(shards, func(s router.Shard) bool { return s.Name == name })
-	if i < 0 || shards[i].State == router.ShardRemoved {
+	if i < 0 || shards[i].State == router.ShardRemoved || req.GetLoseMessages() {
 		return nil // the router says so
 	}
-	// The router looks again. This comes first so that nobody is asked about dead letters in vain.
-	if n := s.cluster.TopicsOn(name); n > 0 {
-		return invalid("name", name, fmt.Sprintf("must have no topics to be removed: %d are on it, dead-letter topics that are at home there included", n))
+	// The router looks again. This comes first so that nobody is asked in vain.
+	switch l := s.cluster.Leaving(name); {
+	case l.Open > 0:
+		return invalid("name", name, fmt.Sprintf("must have no topics to be removed: %d are on it; drain it first", l.Open))
+	case l.Closing > 0:
+		return invalid("name", name, fmt.Sprintf("must have no topics to be removed: %d are about to leave it, and its store node has not said yet that it refuses what is sent to them", l.Closing))
 	}
-	if lose {
-		return nil
+	if !req.GetLoseDeadLetters() {
+		if err := s.noDeadLetters(ctx, name); err != nil {
+			return err
+		}
 	}
-	return s.noDeadLetters(ctx, name)
+	if s.cluster.Leaving(name).Closed == 0 {
+		return nil // dead letters aside there is nothing that counts
+	}
+	left, err := s.store.Remains(ctx, name)
+	switch {
+	case away(err):
+		return fmt.Errorf("%w: what is left on shard %s cannot be asked: %w; with lose_messages it is removed all the same, and that is lost", mq.ErrUnavailable, name, err)
+	case err != nil:
+		return err
+	case left.Pending > 0:
+		return invalid("name", name, fmt.Sprintf("must hold nothing to be removed: %d delayed messages or half messages wait on it; "+
+			"wait until they are delivered, or remove it with lose_messages", left.Pending))
+	case left.Owing > 0:
+		return invalid("name", name, fmt.Sprintf("must hold nothing to be removed: group %s has messages of topic %s left to settle on it, as have %d in all; "+
+			"wait until they are, delete groups that nobody needs, or remove it with lose_messages", left.OwingGroup, left.OwingTopic, left.Owing))
+	case left.Messages > 0 && !req.GetLoseSettled():
+		return invalid("name", name, fmt.Sprintf("must hold nothing to be removed: %d messages are in %d queues, which every group has settled; "+
+			"wait until their retention is over, purge topic %s and others, or remove it with lose_settled", left.Messages, left.Queues, left.Topic))
+	}
+	return nil
 }
 
 // askedAtOnce bounds the questions under way at one time.
@@ -258,17 +286,49 @@ func nodesByShard(nodes []NodeStatus) map[string]string {
 	return by
 }
 
-func (s *Server) shardsProto(nodes []NodeStatus) (list []*adminpb.Shard) {
-	by := nodesByShard(nodes)
-	for _, shard := range s.cluster.Shards() {
-		list = append(list, s.shardProto(shard, by))
+func (s *Server) shardsProto(ctx context.Context, nodes []NodeStatus) []*adminpb.Shard {
+	by, shards := nodesByShard(nodes), s.cluster.Shards()
+	list := make([]*adminpb.Shard, len(shards))
+	var asking errgroup.Group
+	asking.SetLimit(askedAtOnce)
+	for i, shard := range shards {
+		asking.Go(func() error {
+			list[i] = s.shardProto(ctx, shard, by)
+			return nil
+		})
 	}
+	_ = asking.Wait() // nothing fails
 	return list
 }
 
-func (s *Server) shardProto(shard router.Shard, nodes map[string]string) *adminpb.Shard {
-	return &adminpb.Shard{
+func (s *Server) shardProto(ctx context.Context, shard router.Shard, nodes map[string]string) *adminpb.Shard {
+	p := &adminpb.Shard{
 		Name: shard.Name, State: adminpb.ShardState(shard.State), // the numbers are the same
 		Node: nodes[shard.Name], Topics: int64(s.cluster.TopicsOn(shard.Name)),
 	}
+	if shard.State == router.ShardDraining {
+		p.Leaving = s.leaving(ctx, shard.Name)
+	}
+	return p
+}
+
+// remainsTime bounds how long a store is asked what is left on a shard.
+const remainsTime = 5 * time.Second
+
+// leaving returns how far a shard is drained.
+func (s *Server) leaving(ctx context.Context, shard string) *adminpb.Leaving {
+	ctx, cancel := context.WithTimeout(ctx, remainsTime)
+	defer cancel()
+	l := s.cluster.Leaving(shard)
+	p := &adminpb.Leaving{Open: int64(l.Open), Closing: int64(l.Closing), Closed: int64(l.Closed)}
+	left, err := s.store.Remains(ctx, shard)
+	if err != nil {
+		p.Error = err.Error()
+		return p
+	}
+	p.Queues, p.Messages, p.Pending, p.DeadLetters, p.Owing = left.Queues, left.Messages, left.Pending, left.DeadLetters, left.Owing
+	if left.Owing > 0 {
+		p.OwingGroup, p.OwingTopic = left.OwingGroup.String(), left.OwingTopic.String()
+	}
+	return p
 }

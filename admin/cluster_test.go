@@ -98,7 +98,9 @@ func TestShardsAreDrainedAndTakenBack(t *testing.T) {
 	}
 	shard, err := set("s2", adminpb.ShardState_SHARD_STATE_DRAINING)
 	require.NoError(t, err)
-	require.True(t, proto.Equal(&adminpb.Shard{Name: "s2", State: adminpb.ShardState_SHARD_STATE_DRAINING, Node: "ns2"}, shard), shard)
+	require.True(t, proto.Equal(&adminpb.Shard{
+		Name: "s2", State: adminpb.ShardState_SHARD_STATE_DRAINING, Node: "ns2", Leaving: &adminpb.Leaving{},
+	}, shard), shard)
 	require.Len(t, f.topic(t, "a").Shards, 1)
 	_, err = set("s2", adminpb.ShardState_SHARD_STATE_ACTIVE)
 	require.NoError(t, err)

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/router"
 )
 
 // ListPositions answers how far a consumer group is with each queue.
@@ -142,8 +144,19 @@ func (s *Server) resetOffset(ctx context.Context, req *adminpb.ResetOffsetReques
 	if places, err = chosen(places, t, req); err != nil {
 		return nil, err
 	}
-	resp := &adminpb.ResetOffsetResponse{}
+	if places, err = s.oldestFirst(places, t, g); err != nil {
+		return nil, err
+	}
+	resp, touched := &adminpb.ResetOffsetResponse{}, !g.FIFO || !leaves(t) || req.GetDryRun()
 	for len(places) > 0 {
+		if on, _ := t.On(places[0].shard); !touched && on.Use == mq.ShardOpen {
+			// What waits at the other shards was judged before the group owed anything at the
+			// closed ones: it is refused from now on, and judged again.
+			touched = true
+			if g, err = s.router.UpdateGroup(ctx, g.Resource, router.GroupUpdate{Touch: true}); err != nil {
+				return nil, err
+			}
+		}
 		n := slices.IndexFunc(places, func(p place) bool { return p.shard != places[0].shard })
 		if n < 0 {
 			n = len(places)
@@ -155,6 +168,37 @@ func (s *Server) resetOffset(ctx context.Context, req *adminpb.ResetOffsetReques
 		resp.Queues, places = append(resp.Queues, resets...), places[n:]
 	}
 	return resp, nil
+}
+
+// oldestFirst puts the queues into the order in which a FIFO group reads their shards. It
+// refuses a part of them that would let the group read what is younger first.
+func (s *Server) oldestFirst(places []place, t *mq.Topic, g *mq.Group) ([]place, error) {
+	if !g.FIFO || !leaves(t) {
+		return places, nil
+	}
+	since := func(p place) uint64 {
+		on, _ := t.On(p.shard)
+		if on.Use == mq.ShardOpen {
+			return math.MaxUint64
+		}
+		return on.Since
+	}
+	all := 0
+	for _, on := range t.Shards {
+		all += int(on.Queues())
+	}
+	old := slices.IndexFunc(places, func(p place) bool { return since(p) != math.MaxUint64 })
+	if old >= 0 && len(places) < all {
+		return nil, invalid("shard", places[old].shard, fmt.Sprintf(
+			"is one that topic %s leaves: a FIFO group is set in all queues of all shards at a time, so that it reads what is older first", t.Resource))
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(since(a), since(b)) })
+	return places, nil
+}
+
+// leaves reports whether the topic leaves one of its shards.
+func leaves(t *mq.Topic) bool {
+	return slices.ContainsFunc(t.Shards, func(s mq.ShardQueues) bool { return s.Use != mq.ShardOpen })
 }
 
 func validateTarget(req *adminpb.ResetOffsetRequest) error {

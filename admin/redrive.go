@@ -355,14 +355,14 @@ func (r *redrive) unmovedProto() []*adminpb.UnmovedDeadLetters {
 func (s *Server) nextQueue(t *mq.Topic) (shard string, queue mq.QueueID) {
 	writable := 0
 	for _, q := range t.Shards {
-		writable += int(q.Write)
+		writable += int(q.Writable())
 	}
 	n := int32(s.turn.Add(1) % uint64(max(writable, 1)))
 	for _, q := range t.Shards {
-		if n < q.Write {
+		if n < q.Writable() {
 			return q.Shard, mq.QueueID(n)
 		}
-		n -= q.Write
+		n -= q.Writable()
 	}
 	return "", 0 // no such shard: Append says so
 }

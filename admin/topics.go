@@ -133,9 +133,9 @@ func (s *Server) ListTopics(ctx context.Context, req *adminpb.ListTopicsRequest)
 }
 
 // UpdateTopic changes the permission, the number of queues, the retention or the dedup of a
-// topic.
+// topic, or gives it queues on further shards.
 func (s *Server) UpdateTopic(ctx context.Context, req *adminpb.UpdateTopicRequest) (*adminpb.UpdateTopicResponse, error) {
-	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues}
+	update := router.TopicUpdate{ReadQueues: req.ReadQueues, WriteQueues: req.WriteQueues, Spread: req.GetSpread()}
 	if req.Permission != nil {
 		perm, err := permission(req.GetPermission())
 		if err == nil && perm == 0 {
@@ -257,7 +257,7 @@ func topicProto(t *mq.Topic) *adminpb.Topic {
 		p.Retention = durationpb.New(t.Retention)
 	}
 	for _, sq := range t.Shards {
-		p.Shards = append(p.Shards, &adminpb.ShardQueues{Shard: sq.Shard, ReadQueues: sq.Read, WriteQueues: sq.Write})
+		p.Shards = append(p.Shards, &adminpb.ShardQueues{Shard: sq.Shard, ReadQueues: sq.Read, WriteQueues: sq.Write, Leaving: sq.Use != mq.ShardOpen})
 	}
 	return p
 }

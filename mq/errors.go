@@ -81,6 +81,8 @@ var (
 	// ErrStopped: the store has been closed, or stopped itself after a failed
 	// write. What was asked may or may not survive a restart.
 	ErrStopped = errors.New("store stopped")
+	// ErrNotServing: the store had stopped before. Nothing was done. It comes with ErrStopped.
+	ErrNotServing = fmt.Errorf("not serving: %w", ErrStopped)
 	// ErrUnavailable: nobody who could answer is reachable, no router or no node that
 	// serves the shard; trying later may succeed. Nothing was done, unless
 	// ErrOutcomeUnknown comes with it.
@@ -88,6 +90,10 @@ var (
 	// ErrOutcomeUnknown: the connection to whoever was asked broke before there was an
 	// answer. It may have been done or not. It comes with ErrUnavailable.
 	ErrOutcomeUnknown = fmt.Errorf("outcome unknown: %w", ErrUnavailable)
+	// ErrStale: who asked knows less than the shard of where the topic lies, or of the group.
+	// Nothing was done; with what is known by now it may succeed. It comes with
+	// ErrUnavailable.
+	ErrStale = fmt.Errorf("asked by what is known no more: %w", ErrUnavailable)
 	// ErrNotImplemented: the protocol has the call, this server does not yet.
 	ErrNotImplemented = errors.New("not implemented")
 )

@@ -87,3 +87,21 @@ type OffsetSet struct {
 	Drop    bool
 	Offsets map[QueueID]QueueOffset
 }
+
+// Remains is what is left on a shard.
+type Remains struct {
+	// Topics counts those that hold messages or have pending ones; Topic is one of them. Those of
+	// dead letters count nowhere but in DeadLetters, which are their messages.
+	Topics      int64
+	Topic       Resource
+	DeadLetters int64
+	// Queues counts the queues that hold messages, Messages all that they hold, whether or
+	// not anybody wants it, lite topics included.
+	Queues, Messages int64
+	// Pending counts delayed messages and half messages, which are in no queue yet.
+	Pending int64
+	// Owing counts the pairs of a group and a topic that have messages left to settle;
+	// OwingGroup and OwingTopic are one of them.
+	Owing                  int64
+	OwingGroup, OwingTopic Resource
+}

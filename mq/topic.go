@@ -162,6 +162,20 @@ type Topic struct {
 	LiteTTL time.Duration
 	// Version grows with every change of the topic, from 1.
 	Version uint64
+	// Placed is the Version with which the topic last got another shard or another Use of
+	// one; 0: it never did. A shard that knows of a later one refuses what follows from an
+	// earlier one, see ErrStale.
+	Placed uint64
+	// Places are where message groups and lite topics lie, by their hash, see QueueOf. None:
+	// in the writable queues of the open shards, in their order. They are written down as soon
+	// as the topic gets another shard or closes one, so that no other ones move.
+	Places []Place
+}
+
+// A Place is one queue on one shard.
+type Place struct {
+	Shard string
+	Queue QueueID
 }
 
 // ShardQueues says how many queues of a topic a shard serves. Queue ids count
@@ -170,10 +184,57 @@ type ShardQueues struct {
 	Shard string
 	Read  int32
 	Write int32
+	// Use says whether anything is sent there. Since is the Version of the topic that brought
+	// it; 0: the first.
+	Use   ShardUse
+	Since uint64
+}
+
+// ShardUse says what a topic does with its queues on a shard.
+type ShardUse uint8
+
+// The uses of a shard. A topic goes from one to the next, or from closing back to open.
+const (
+	// ShardOpen: they are written to and read.
+	ShardOpen ShardUse = iota
+	// ShardClosing: nothing is sent there any more, and the shard does not know yet that it
+	// has to refuse it. Message groups that lie there go nowhere else until it does.
+	ShardClosing
+	// ShardClosed: the shard refuses what is sent there. Its queues are read until they are
+	// empty; of a FIFO group before those of the open shards.
+	ShardClosed
+)
+
+var shardUseNames = [...]string{ShardOpen: "open", ShardClosing: "closing", ShardClosed: "closed"}
+
+// String returns the name that metadata use.
+func (u ShardUse) String() string {
+	if int(u) < len(shardUseNames) {
+		return shardUseNames[u]
+	}
+	return fmt.Sprintf("ShardUse(%d)", uint8(u))
+}
+
+// ParseShardUse returns the use of that name; empty: open.
+func ParseShardUse(name string) (ShardUse, error) {
+	for u, n := range shardUseNames {
+		if n == name || name == "" {
+			return ShardUse(u), nil
+		}
+	}
+	return 0, &InvalidError{Kind: ErrInvalid, Field: "use", Value: Shorten(name), Reason: "must be one of open, closing, closed"}
 }
 
 // Queues returns how many queues exist on the shard: those readable or writable.
 func (s ShardQueues) Queues() int32 { return max(s.Read, s.Write) }
+
+// Writable returns how many queues of the shard may be sent to now.
+func (s ShardQueues) Writable() int32 {
+	if s.Use != ShardOpen {
+		return 0
+	}
+	return s.Write
+}
 
 // On returns the topic's queues on the named shard.
 func (t *Topic) On(shard string) (ShardQueues, error) {
@@ -192,13 +253,28 @@ func (t *Topic) Without(shard string) *Topic {
 	return &other
 }
 
+// Ordered reports whether the topic has places in which the order of messages matters:
+// those of message groups, or of lite topics.
+func (t *Topic) Ordered() bool { return t.Type == TopicLite || t.Type.Accepts(FIFO) }
+
+// Closed returns the names of the shards that refuse what is sent to the topic, in order.
+func (t *Topic) Closed() []string {
+	var names []string
+	for _, s := range t.Shards {
+		if s.Use == ShardClosed {
+			names = append(names, s.Shard)
+		}
+	}
+	return names
+}
+
 // PriorityQueue returns the queue of a PRIORITY topic in which messages of a priority
 // belong: that of the same number, or the last one that is writable on any shard. The
 // priority is not negative.
 func (t *Topic) PriorityQueue(priority int32) QueueID {
 	last := int32(0)
 	for _, s := range t.Shards {
-		last = max(last, s.Write-1)
+		last = max(last, s.Writable()-1)
 	}
 	return QueueID(min(priority, last))
 }
@@ -207,7 +283,7 @@ func (t *Topic) PriorityQueue(priority int32) QueueID {
 func (t *Topic) ShardsWith(queue QueueID) []string {
 	var names []string
 	for _, s := range t.Shards {
-		if int32(queue) < s.Write {
+		if int32(queue) < s.Writable() {
 			names = append(names, s.Shard)
 		}
 	}
@@ -224,25 +300,36 @@ func (t *Topic) ShardOf(queue QueueID, key string) (shard string, ok bool) {
 	return has[placeHash(key)%uint64(len(has))], true
 }
 
-// QueueOf returns the queue of a message group: by a hash that never changes, over the
-// topic's writable queues by shard and id. It is false when there is none.
+// QueueOf returns the queue of a message group, or of a lite topic: by a hash that never
+// changes, over the places of the topic. It is false when there is none. The shard may be
+// closing: then the group has no place yet that can be sent to.
 //
 // What a client chose has no part in it: each SDK hashes in its own way, and some in
 // another one each time they start.
 func (t *Topic) QueueOf(group string) (shard string, queue QueueID, ok bool) {
+	if len(t.Places) == 0 {
+		return t.QueueFor(group)
+	}
+	p := t.Places[placeHash(group)%uint64(len(t.Places))]
+	return p.Shard, p.Queue, true
+}
+
+// QueueFor returns the queue of a message without a message group, by a hash of its id over
+// the writable queues of the open shards, by shard and id. It is false when there is none.
+func (t *Topic) QueueFor(id string) (shard string, queue QueueID, ok bool) {
 	var writable uint64
 	for _, s := range t.Shards {
-		writable += uint64(s.Write)
+		writable += uint64(s.Writable())
 	}
 	if writable == 0 {
 		return "", 0, false
 	}
-	n := placeHash(group) % writable
+	n := placeHash(id) % writable
 	for _, s := range t.Shards {
-		if n < uint64(s.Write) {
+		if n < uint64(s.Writable()) {
 			return s.Shard, QueueID(n), true
 		}
-		n -= uint64(s.Write)
+		n -= uint64(s.Writable())
 	}
 	return "", 0, false
 }

@@ -26,11 +26,12 @@ func (s *Server) place(t *mq.Topic, msgs []*rmqpb.Message) (shard string, queue 
 	if group == "" && len(t.Shards) == 1 {
 		return s.rotation.next(t)
 	}
+	at := t.QueueOf
 	if group == "" {
 		// A send that comes again must come to the shard that knows the first one.
-		group = msgs[0].GetSystemProperties().GetMessageId()
+		at, group = t.QueueFor, msgs[0].GetSystemProperties().GetMessageId()
 	}
-	shard, queue, ok := t.QueueOf(group)
+	shard, queue, ok := at(group)
 	if !ok || !t.Permission.CanWrite() {
 		return "", 0, noWritableQueue(t)
 	}

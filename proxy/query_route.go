@@ -64,10 +64,11 @@ func (s *Server) route(ctx context.Context, req *rmqpb.QueryRouteRequest) ([]*rm
 }
 
 // queuePermission returns what clients may do with one queue: what the topic
-// permits, as far as the queue is one of the readable or writable ones.
+// permits, as far as the queue is one of the readable or writable ones; of a shard that the
+// topic leaves none is writable.
 func queuePermission(t *mq.Topic, s mq.ShardQueues, id int32) mq.Permission {
 	read := t.Permission.CanRead() && id < s.Read
-	write := t.Permission.CanWrite() && id < s.Write
+	write := t.Permission.CanWrite() && id < s.Writable()
 	switch {
 	case read && write:
 		return mq.PermReadWrite

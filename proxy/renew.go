@@ -3,7 +3,9 @@ package proxy
 import (
 	"container/heap"
 	"context"
+	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/perigee-mq/perigee/mq"
@@ -30,52 +32,64 @@ func (r *renewals) run(ctx context.Context) {
 			if len(batch) == 0 {
 				break
 			}
-			r.renew(ctx, batch)
+			r.done.Go(func() { r.renew(ctx, batch) })
 		}
 	}
 }
 
+// untilNext returns when the next renewal of a shard is due that has no batch in its hands.
 func (r *renewals) untilNext() (wait time.Duration, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.mu.due) == 0 {
+	first := time.Duration(math.MaxInt64)
+	for _, l := range r.mu.due {
+		if l.batch == nil && len(l.due) > 0 {
+			first, some = min(first, l.due[0].due), true
+		}
+	}
+	if !some {
 		return 0, false
 	}
-	return max(r.mu.due[0].due-r.now(), 0), true
+	return max(first-r.now(), 0), true
 }
 
-// take takes the renewals that are due now or shortly out of the heap: those
+// take takes the renewals of one shard that are due now or shortly out of its heap: those
 // that were delivered in one second are renewed in one call. A batch that is
-// taken must be renewed.
+// taken must be renewed; until it is, there is no other one of the shard.
 func (r *renewals) take() []*renewal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if len(r.mu.due) == 0 || r.mu.due[0].due > now {
-		return nil
+	for _, l := range r.mu.due {
+		if l.batch == nil && len(l.due) > 0 && l.due[0].due <= now {
+			return r.takeLocked(l, now)
+		}
 	}
+	return nil
+}
+
+func (r *renewals) takeLocked(l *dueLine, now time.Duration) (batch []*renewal) {
 	until := now + r.server.opts.RenewSlice/60
-	var batch []*renewal
-	for len(r.mu.due) > 0 && len(batch) < renewBatch {
-		e := r.mu.due[0]
+	for len(l.due) > 0 && len(batch) < renewBatch {
+		e := l.due[0]
 		early := e.due > now
 		if e.due > until || early && (e.due == e.limit || e.suspicion.loss != 0) {
 			break
 		}
-		heap.Pop(&r.mu.due)
+		heap.Pop(&l.due)
 		e.batched = true
 		e.judged.lost = e.lost
 		e.judged.suspicion = e.suspicion.take(now)
 		batch = append(batch, e)
 	}
-	r.mu.batch = make(chan struct{})
+	l.batch = make(chan struct{})
 	return batch
 }
 
 // renew changes the leases of a batch and schedules what goes on.
 func (r *renewals) renew(ctx context.Context, batch []*renewal) {
-	// A store that does not answer must not hold up the others for so long that
-	// their leases end.
+	// A store that does not answer must not hold up its other leases for so long that they
+	// end.
 	ctx, cancel := context.WithTimeout(ctx, r.server.opts.RenewSlice/6)
 	defer cancel()
 	now := r.now()
@@ -120,8 +134,11 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 			r.removeLocked(e)
 		}
 	}
-	close(r.mu.batch)
-	r.mu.batch = nil
+	shard := batch[0].lease.Shard
+	close(r.mu.due[shard].batch)
+	r.mu.due[shard].batch = nil
+	r.tidyLocked(shard)
+	r.look()
 }
 
 // changeOf says what becomes of a lease that is due.
@@ -146,17 +163,25 @@ func (r *renewals) renewAll() {
 	defer cancel()
 	r.mu.Lock()
 	now := r.now()
-	var changes []mq.LeaseChange
-	for _, e := range r.mu.due {
-		if !e.lost && e.suspicion.loss == 0 && now < e.limit {
-			changes = append(changes, mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice})
+	changes := map[string][]mq.LeaseChange{}
+	for shard, l := range r.mu.due {
+		for _, e := range l.due {
+			if !e.lost && e.suspicion.loss == 0 && now < e.limit {
+				changes[shard] = append(changes[shard], mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice})
+			}
 		}
 	}
 	r.mu.Unlock()
-	for batch := range slices.Chunk(changes, renewBatch) {
-		logUnexpected(ctx, r.server.logger, "leases not renewed", r.server.store.ChangeInvisible(ctx, batch))
-		if ctx.Err() != nil {
-			return
-		}
+	var renewing sync.WaitGroup
+	for _, of := range changes {
+		renewing.Go(func() {
+			for batch := range slices.Chunk(of, renewBatch) {
+				logUnexpected(ctx, r.server.logger, "leases not renewed", r.server.store.ChangeInvisible(ctx, batch))
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
 	}
+	renewing.Wait()
 }

@@ -39,13 +39,19 @@ type renewals struct {
 		sync.Mutex
 		leases  map[mq.Lease]*renewal
 		clients map[string]*renewal // the first of each client's list
-		due     dueHeap
-		batch   chan struct{} // closed when the batch in the store's hands is back
+		due     map[string]*dueLine // by shard; without those that have nothing
 	}
 }
 
+// A dueLine has the leases of one shard, so that a shard which does not answer holds up no
+// other one.
+type dueLine struct {
+	due   dueHeap
+	batch chan struct{} // closed when the batch in the store's hands is back; nil: there is none
+}
+
 // A renewal is one lease. It is in leases and in the list of its client, and in
-// the heap unless it is in a batch or held.
+// the heap of its shard unless it is in a batch or held.
 type renewal struct {
 	lease      mq.Lease
 	client     string
@@ -72,6 +78,7 @@ func newRenewals(s *Server) *renewals {
 	r := &renewals{server: s, start: time.Now(), wake: make(chan struct{}, 1), cancel: cancel}
 	r.mu.leases = map[mq.Lease]*renewal{}
 	r.mu.clients = map[string]*renewal{}
+	r.mu.due = map[string]*dueLine{}
 	r.done.Go(func() { r.run(ctx) })
 	return r
 }
@@ -145,18 +152,41 @@ func (r *renewals) scheduleLocked(e *renewal, due time.Duration) {
 	if e.suspicion.loss != 0 {
 		e.due = min(e.due, e.suspicion.judge)
 	}
-	heap.Push(&r.mu.due, e)
+	l := r.mu.due[e.lease.Shard]
+	if l == nil {
+		l = &dueLine{}
+		r.mu.due[e.lease.Shard] = l
+	}
+	heap.Push(&l.due, e)
 	if e.at == 0 {
-		select {
-		case r.wake <- struct{}{}:
-		default: // it will look anyway
-		}
+		r.look()
+	}
+}
+
+// look makes run look for what is due.
+func (r *renewals) look() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// unscheduleLocked takes a renewal out of the heap.
+func (r *renewals) unscheduleLocked(e *renewal) {
+	heap.Remove(&r.mu.due[e.lease.Shard].due, e.at)
+	r.tidyLocked(e.lease.Shard)
+}
+
+// tidyLocked forgets the line of a shard that has nothing.
+func (r *renewals) tidyLocked(shard string) {
+	if l := r.mu.due[shard]; l != nil && len(l.due) == 0 && l.batch == nil {
+		delete(r.mu.due, shard)
 	}
 }
 
 func (r *renewals) removeLocked(e *renewal) {
 	if e.scheduled() {
-		heap.Remove(&r.mu.due, e.at)
+		r.unscheduleLocked(e)
 	}
 	delete(r.mu.leases, e.lease)
 	switch {
@@ -191,17 +221,19 @@ func (r *renewals) drop(l mq.Lease) {
 // waits until the store is through with a renewal of any of them.
 func (r *renewals) dropAll(ctx context.Context, changes []mq.LeaseChange) {
 	r.mu.Lock()
-	var batch chan struct{}
+	batches := map[string]chan struct{}{}
 	for i := range changes {
 		if e := r.mu.leases[changes[i].Lease]; e != nil {
 			if e.batched {
-				batch = r.mu.batch
+				batches[e.lease.Shard] = r.mu.due[e.lease.Shard].batch
 			}
 			r.removeLocked(e)
 		}
 	}
 	r.mu.Unlock()
-	await(ctx, batch)
+	for _, batch := range batches {
+		await(ctx, batch)
+	}
 }
 
 // end ends the renewal of everything the client holds, lets it come back after
@@ -244,9 +276,9 @@ func (r *renewals) hold(ctx context.Context, l mq.Lease) heldRenewal {
 	second := e.held
 	switch {
 	case e.batched:
-		batch = r.mu.batch
+		batch = r.mu.due[l.Shard].batch
 	case !second:
-		heap.Remove(&r.mu.due, e.at)
+		r.unscheduleLocked(e)
 	}
 	e.held = true
 	r.mu.Unlock()

@@ -25,17 +25,17 @@ const maxTurns = 1 << 16
 func (r *rotation) next(t *mq.Topic) (shard string, queue mq.QueueID, err error) {
 	var writable uint64
 	for _, s := range t.Shards {
-		writable += uint64(s.Write)
+		writable += uint64(s.Writable())
 	}
 	if writable == 0 || !t.Permission.CanWrite() {
 		return "", 0, noWritableQueue(t)
 	}
 	n := r.turn(t.ID).Add(1) % writable
 	for _, s := range t.Shards {
-		if n < uint64(s.Write) {
+		if n < uint64(s.Writable()) {
 			return s.Shard, mq.QueueID(n), nil
 		}
-		n -= uint64(s.Write)
+		n -= uint64(s.Writable())
 	}
 	panic("BUG: the turn lies outside of the queues it was taken from")
 }

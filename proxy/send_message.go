@@ -92,27 +92,12 @@ func (s *Server) append(ctx context.Context, msgs []*rmqpb.Message) (stored []mq
 	if err != nil {
 		return nil, to, err
 	}
-	shard, queue, err := s.place(topic, msgs)
-	if err != nil {
-		return nil, to, err
-	}
 	converted, err := convertMessages(msgs, wire.Arrival{Time: now, PeerHost: c.Host})
 	if err != nil {
 		return nil, to, err
 	}
-	for others := topic; ; {
-		stored, err = s.store.Append(ctx, shard, topic, queue, converted)
-		if !errors.Is(err, mq.ErrUnavailable) || errors.Is(err, mq.ErrOutcomeUnknown) || !anywhere(topic, msgs) {
-			return stored, mq.PendingHandle{Shard: shard, Topic: topic.ID}, err
-		}
-		// Nothing was done there, and the messages may go to any shard.
-		others = others.Without(shard)
-		next, at, none := s.place(others, msgs)
-		if none != nil {
-			return nil, to, err
-		}
-		shard, queue = next, at
-	}
+	stored, shard, err := s.storeIn(ctx, topic, msgs, converted)
+	return stored, mq.PendingHandle{Shard: shard, Topic: topic.ID}, err
 }
 
 // anywhere reports whether the messages may be stored on any shard of the topic. Those of

@@ -33,6 +33,7 @@ type Store interface {
 	ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error
 	DeadLetter(ctx context.Context, lease mq.Lease) error
 	Recall(ctx context.Context, handles []mq.PendingHandle) []error
+	Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error)
 	OffsetStore
 	LiteStore
 }

@@ -59,12 +59,14 @@ var codes = []struct {
 	// With others they are back three times in a millisecond.
 	{mq.ErrStoreFull, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrOutcomeUnknown, rmqpb.Code_TOO_MANY_REQUESTS},
+	{mq.ErrStale, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrUnavailable, rmqpb.Code_TOO_MANY_REQUESTS},
 	{mq.ErrNotImplemented, rmqpb.Code_NOT_IMPLEMENTED},
 	{mq.ErrTopicExists, rmqpb.Code_PRECONDITION_FAILED},
 	{mq.ErrGroupExists, rmqpb.Code_PRECONDITION_FAILED},
 	{mq.ErrInvalid, rmqpb.Code_BAD_REQUEST},
 	// A stopped store is the server's fault: clients go to another endpoint.
+	{mq.ErrNotServing, rmqpb.Code_INTERNAL_SERVER_ERROR},
 	{mq.ErrStopped, rmqpb.Code_INTERNAL_SERVER_ERROR},
 	{context.DeadlineExceeded, rmqpb.Code_PROXY_TIMEOUT},
 	{context.Canceled, rmqpb.Code_REQUEST_TIMEOUT},

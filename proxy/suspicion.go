@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"container/heap"
 	"time"
 )
 
@@ -100,7 +99,7 @@ func (r *renewals) suspectLocked(e *renewal, now, grace time.Duration, unlinked 
 // looked at when it is back.
 func (r *renewals) hastenLocked(e *renewal, due time.Duration) {
 	if e.scheduled() && e.due > due {
-		heap.Remove(&r.mu.due, e.at)
+		r.unscheduleLocked(e)
 		r.scheduleLocked(e, due)
 	}
 }

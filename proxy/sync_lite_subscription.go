@@ -123,6 +123,10 @@ func (s *Server) syncLiteOn(ctx context.Context, r mq.LiteSync, names []string) 
 			return noWritableQueue(r.Topic)
 		}
 		of[shard] = append(of[shard], name)
+		// What was sent before the lite topic went elsewhere lies on one of these.
+		for _, closed := range r.Topic.Closed() {
+			of[closed] = append(of[closed], name)
+		}
 	}
 	lost, err := s.store.SyncLite(ctx, r, of)
 	for _, l := range lost {

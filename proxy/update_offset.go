@@ -51,6 +51,10 @@ func (s *Server) updateOffset(ctx context.Context, req *rmqpb.UpdateOffsetReques
 	if err != nil {
 		return err
 	}
+	if on, _ := at.topic.On(at.shard); group.FIFO && on.Use != mq.ShardOpen {
+		return refuse(rmqpb.Code_FORBIDDEN, "message_queue.broker.name %q: topic %q leaves it, and group %q is FIFO: set it in all queues at a time, with perigee group reset-offset",
+			at.shard, at.topic.Resource, group.Resource)
+	}
 	_, err = s.store.SetOffset(ctx, at.shard, mq.OffsetSet{
 		Topic: at.topic, Group: group, Offsets: map[mq.QueueID]mq.QueueOffset{at.queue: offset},
 	})

@@ -72,7 +72,7 @@ func changesOfAllKinds() []func(context.Context, *Router) error {
 		},
 		func(ctx context.Context, r *Router) error { _, err := r.AddShard(ctx, "s9"); return err },
 		func(ctx context.Context, r *Router) error { _, err := r.SetShard(ctx, "s9", ShardDraining); return err },
-		func(ctx context.Context, r *Router) error { _, err := r.RemoveShard(ctx, "s9"); return err },
+		func(ctx context.Context, r *Router) error { _, err := r.RemoveShard(ctx, "s9", false); return err },
 	}
 }
 

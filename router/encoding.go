@@ -85,12 +85,23 @@ type topicRecord struct {
 	Dedup      *time.Duration `json:"dedup,omitempty"`     // nanoseconds; missing: the default
 	LiteTTL    time.Duration  `json:"liteTTL,omitempty"`   // nanoseconds
 	Version    uint64         `json:"version"`
+	Placed     uint64         `json:"placed,omitempty"`
+	Places     []placeRecord  `json:"places,omitempty"`
 }
 
 type shardRecord struct {
 	Shard string `json:"shard"`
 	Read  int32  `json:"read"`
 	Write int32  `json:"write"`
+	Use   string `json:"use,omitempty"` // missing: open
+	Since uint64 `json:"since,omitempty"`
+}
+
+// A placeRecord is a run of places: queues that follow each other on one shard.
+type placeRecord struct {
+	Shard string `json:"shard"`
+	Queue int32  `json:"queue"`
+	N     int32  `json:"n,omitempty"` // missing: one
 }
 
 type groupRecord struct {
@@ -136,15 +147,53 @@ func encodeCounters(s *snapshot) []byte {
 func encodeTopic(t *mq.Topic) []byte {
 	record := topicRecord{
 		V: valueVersion, ID: t.ID, Type: t.Type.String(), Permission: t.Permission, Retention: t.Retention,
-		LiteTTL: t.LiteTTL, Version: t.Version,
+		LiteTTL: t.LiteTTL, Version: t.Version, Placed: t.Placed, Places: encodePlaces(t.Places),
 	}
 	if t.Dedup != mq.DefaultDedup {
 		record.Dedup = &t.Dedup
 	}
 	for _, s := range t.Shards {
-		record.Shards = append(record.Shards, shardRecord(s))
+		on := shardRecord{Shard: s.Shard, Read: s.Read, Write: s.Write, Since: s.Since}
+		if s.Use != mq.ShardOpen {
+			on.Use = s.Use.String()
+		}
+		record.Shards = append(record.Shards, on)
 	}
 	return encode(record)
+}
+
+func encodePlaces(places []mq.Place) []placeRecord {
+	var list []placeRecord
+	for _, p := range places {
+		if n := len(list); n > 0 && list[n-1].Shard == p.Shard && list[n-1].Queue+list[n-1].N == int32(p.Queue) {
+			list[n-1].N++
+			continue
+		}
+		list = append(list, placeRecord{Shard: p.Shard, Queue: int32(p.Queue), N: 1})
+	}
+	for i := range list {
+		if list[i].N == 1 {
+			list[i].N = 0
+		}
+	}
+	return list
+}
+
+// maxPlaces bounds the places of a topic that is read back.
+const maxPlaces = 1 << 20
+
+func decodePlaces(list []placeRecord) ([]mq.Place, error) {
+	var places []mq.Place
+	for _, r := range list {
+		n := max(r.N, 1)
+		if r.N < 0 || r.Queue < 0 || int64(r.Queue)+int64(n) > mq.MaxQueues || len(places) > maxPlaces {
+			return nil, fmt.Errorf("places from queue %d on, %d of them", r.Queue, r.N)
+		}
+		for i := range n {
+			places = append(places, mq.Place{Shard: r.Shard, Queue: mq.QueueID(r.Queue + i)})
+		}
+	}
+	return places, nil
 }
 
 func encodeGroup(g *mq.Group) []byte {
@@ -224,17 +273,20 @@ func decodeTopic(e Entry) (*mq.Topic, error) {
 	}
 	t := &mq.Topic{
 		ID: record.ID, Resource: decodeResource(e.Key, topicPrefix), Permission: record.Permission,
-		Retention: record.Retention, Dedup: mq.DefaultDedup, LiteTTL: record.LiteTTL, Version: record.Version,
+		Retention: record.Retention, Dedup: mq.DefaultDedup, LiteTTL: record.LiteTTL, Version: record.Version, Placed: record.Placed,
 	}
 	if record.Dedup != nil {
 		t.Dedup = *record.Dedup
 	}
-	var err error
+	var err, wrongPlaces error
 	t.Type, err = mq.ParseTopicType(record.Type)
 	for _, s := range record.Shards {
-		t.Shards = append(t.Shards, mq.ShardQueues(s))
+		use, unknown := mq.ParseShardUse(s.Use)
+		t.Shards = append(t.Shards, mq.ShardQueues{Shard: s.Shard, Read: s.Read, Write: s.Write, Use: use, Since: s.Since})
+		err = errors.Join(err, unknown)
 	}
-	if err = errors.Join(err, checkTopic(t)); err != nil {
+	t.Places, wrongPlaces = decodePlaces(record.Places)
+	if err = errors.Join(err, wrongPlaces, checkTopic(t)); err != nil {
 		return nil, &DamageError{Entry: e.Key, Reason: err.Error()}
 	}
 	return t, nil

@@ -34,6 +34,9 @@ type GroupUpdate struct {
 	LiteTopic     *string
 	LiteExclusive *bool
 	Broadcast     *bool
+	// Touch gives the group another version, also when nothing else changes: what was asked by
+	// an earlier one is refused by a shard that knows of this one, see mq.ErrStale.
+	Touch bool
 }
 
 // Group returns the consumer group named name. The error matches
@@ -327,7 +330,7 @@ func (r *Router) UpdateGroup(ctx context.Context, name mq.Resource, update Group
 }
 
 func (u GroupUpdate) apply(g *mq.Group) (next *mq.Group, changed bool) {
-	next = new(*g)
+	next, changed = new(*g), u.Touch
 	if u.FIFO != nil && *u.FIFO != g.FIFO {
 		next.FIFO, changed = *u.FIFO, true
 	}

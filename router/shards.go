@@ -19,7 +19,7 @@ type ShardState uint8
 const (
 	// ShardActive takes new topics and dead-letter topics.
 	ShardActive ShardState = iota + 1
-	// ShardDraining keeps the topics that it has, and takes no new ones.
+	// ShardDraining takes no new topics, and those that it has leave it.
 	ShardDraining
 	// ShardRemoved has no topic and takes none. Its name is kept, so that a store which
 	// comes back with old files is noticed.
@@ -179,18 +179,51 @@ func (r *Router) AddShard(ctx context.Context, name string) (s Shard, err error)
 }
 
 // SetShard makes a shard that is written down active or draining, also one that was
-// removed. What lies on it stays where it is. The error matches mq.ErrShardNotFound.
+// removed. From a draining one its topics leave: nothing is sent there any more, each is
+// closed there as soon as its node has said that it refuses what is sent, see ShardClosed, and
+// read until it is empty. A topic that has no other shard, or that loses one, gets another
+// that is active, where there is one that it is not on. On one that is active again the
+// topics are open that have not left it. It may be called again when it has ended on the way.
+// The error matches mq.ErrShardNotFound, or mq.ErrInvalid when no other shard could take the
+// topics.
 func (r *Router) SetShard(ctx context.Context, name string, state ShardState) (s Shard, err error) {
 	if state != ShardActive && state != ShardDraining {
 		return Shard{}, invalid("state", state, "must be one of active, draining")
 	}
-	return r.setShard(ctx, name, state, func(*snapshot) error { return nil })
+	s, err = r.setShard(ctx, name, state, func(now *snapshot) error {
+		if state != ShardDraining {
+			return nil
+		}
+		others := r.successors(now, name)
+		stuck := now.placedOn(name, func(t *mq.Topic, on mq.ShardQueues) bool {
+			return on.Use == mq.ShardOpen && openShards(t, name) == 0 && others.of(t) == ""
+		})
+		if len(stuck) > 0 {
+			return invalid("shard", name, fmt.Sprintf("must not be the last one for a topic to be drained: no other shard is active that could take %s", stuck[0].Resource))
+		}
+		return nil
+	})
+	if err != nil {
+		return Shard{}, err
+	}
+	if state == ShardDraining {
+		return s, r.leaveShard(ctx, name)
+	}
+	return s, r.returnTo(ctx, name)
 }
 
-// RemoveShard removes a shard that no topic, and no dead-letter topic, is on. Its name
+// RemoveShard takes a shard out of the topics that are closed on it, and removes it. Whether
+// anything is left there that somebody wants is for the caller to know. With lose the topics
+// need not be closed there: what is on the shard is given up. Its name
 // is kept as that of a removed one. The error matches mq.ErrShardNotFound, or mq.ErrInvalid
-// when a topic is on it, which it names.
-func (r *Router) RemoveShard(ctx context.Context, name string) (Shard, error) {
+// when a topic is on it that has not left, which it names. It may be called again when it
+// has ended on the way.
+func (r *Router) RemoveShard(ctx context.Context, name string, lose bool) (Shard, error) {
+	if r.current.Load().shard(name) != 0 {
+		if err := r.dropShard(ctx, name, lose); err != nil {
+			return Shard{}, err
+		}
+	}
 	return r.setShard(ctx, name, ShardRemoved, func(now *snapshot) error {
 		topics, first := now.topicsOn(name)
 		if topics == 0 {

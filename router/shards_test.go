@@ -78,20 +78,19 @@ func TestAShardIsRemovedOnlyWithoutTopics(t *testing.T) {
 	createTopic(t, r, TopicSpec{Resource: name("a")})
 	g := createGroup(t, r, GroupSpec{Resource: name("g")})
 	require.Equal(t, 3, r.TopicsOn(g.DeadLetterShard))
-	_, err := r.RemoveShard(t.Context(), g.DeadLetterShard)
+	_, err := r.RemoveShard(t.Context(), g.DeadLetterShard, false)
 	require.ErrorIs(t, err, mq.ErrInvalid)
-	require.ErrorContains(t, err, "3 are on it, %DLQ%g among them")
+	require.ErrorContains(t, err, "2 are on it, a among them")
 	for _, topic := range []string{"a", "b"} {
 		_, err = r.DeleteTopic(t.Context(), name(topic))
 		require.NoError(t, err)
 	}
-	_, err = r.RemoveShard(t.Context(), g.DeadLetterShard)
-	require.ErrorContains(t, err, "1 are on it")
-	_, err = r.DeleteGroup(t.Context(), name("g"))
-	require.NoError(t, err)
-	shard, err := r.RemoveShard(t.Context(), g.DeadLetterShard)
-	require.NoError(t, err)
+	shard, err := r.RemoveShard(t.Context(), g.DeadLetterShard, false)
+	require.NoError(t, err, "the dead letters of a group get another home")
 	require.Equal(t, ShardRemoved, shard.State)
+	other, err := r.Group(t.Context(), name("g"))
+	require.NoError(t, err)
+	require.NotEqual(t, g.DeadLetterShard, other.DeadLetterShard)
 
 	shard, err = r.AddShard(t.Context(), g.DeadLetterShard)
 	require.NoError(t, err)
@@ -103,7 +102,7 @@ func TestShardsThatNobodyKnowsAndStatesThatAreNoneAreRefused(t *testing.T) {
 	r := cluster(t, vfs.NewMem())
 	_, err := r.SetShard(t.Context(), "s1", ShardDraining)
 	require.ErrorIs(t, err, mq.ErrShardNotFound)
-	_, err = r.RemoveShard(t.Context(), "s1")
+	_, err = r.RemoveShard(t.Context(), "s1", false)
 	require.ErrorIs(t, err, mq.ErrShardNotFound)
 	_, err = r.AddShard(t.Context(), "a/b")
 	require.ErrorIs(t, err, mq.ErrInvalid)
@@ -164,7 +163,9 @@ func TestAWatchReportsShards(t *testing.T) {
 	a := createTopic(t, r, TopicSpec{Resource: name("a")})
 	_, err := r.SetShard(t.Context(), "s2", ShardDraining)
 	require.NoError(t, err)
-	require.Equal(t, []Change{{Shard: &Shard{"s2", ShardDraining}}, {TopicID: a.ID, Topic: a}}, next(t, w))
+	leaving, err := r.Topic(t.Context(), a.Resource)
+	require.NoError(t, err)
+	require.Equal(t, []Change{{Shard: &Shard{"s2", ShardDraining}}, {TopicID: a.ID, Topic: leaving}}, next(t, w))
 }
 
 // TestDeadLettersAreReadWhereTheyDied: each shard copies those of its own messages.

@@ -30,6 +30,9 @@ type TopicUpdate struct {
 	Retention   *time.Duration // 0: the default of the node
 	Dedup       *time.Duration // 0: off
 	LiteTTL     *time.Duration // 0: for ever
+	// Spread gives the topic queues on every shard that takes new topics and that it is not
+	// on yet. Message groups and lite topics stay where they are.
+	Spread bool
 }
 
 // Topic returns the topic named name. "%DLQ%" and the name of a group names
@@ -230,6 +233,13 @@ func (r *Router) UpdateTopic(ctx context.Context, name mq.Resource, update Topic
 		}
 		if err := checkPlaces(t, next); err != nil {
 			return err
+		}
+		if next.Placed > 0 {
+			next.Places = placesOf(next) // it may be of another type now
+		}
+		if update.Spread {
+			spread, more := r.spread(now, next)
+			next, changed = spread, changed || more
 		}
 		if changed {
 			t = next

@@ -86,10 +86,29 @@ func checkTopic(t *mq.Topic) error {
 		if err := checkQueues("write-queues", s.Write); err != nil {
 			return err
 		}
+		if s.Use > mq.ShardClosed || s.Since > t.Version {
+			return fmt.Errorf("shard %s with use %d since version %d", mq.Shorten(s.Shard), s.Use, s.Since)
+		}
+	}
+	if err := checkPlacement(t); err != nil {
+		return err
 	}
 	sorted := func(a, b mq.ShardQueues) int { return strings.Compare(a.Shard, b.Shard) }
 	if !slices.IsSortedFunc(t.Shards, sorted) {
 		return fmt.Errorf("shards out of order")
+	}
+	return nil
+}
+
+// checkPlacement checks where the message groups of a topic lie.
+func checkPlacement(t *mq.Topic) error {
+	if t.Placed > t.Version || t.Placed == 0 && len(t.Places) > 0 {
+		return fmt.Errorf("placed by version %d of %d", t.Placed, t.Version)
+	}
+	for _, p := range t.Places {
+		if on, err := t.On(p.Shard); err != nil || p.Queue < 0 || int32(p.Queue) >= on.Queues() {
+			return fmt.Errorf("place in queue %d of shard %s, which the topic does not have", p.Queue, mq.Shorten(p.Shard))
+		}
 	}
 	return nil
 }

@@ -187,6 +187,14 @@ func (v *viewsCheck) judge(key, val []byte) error {
 			v.inViews(key, "lets the log begin with record %d at position %d, which is behind what the views have applied", v.begin.Index, v.begin.Pos)
 		}
 	case keyspace.KindTopic, keyspace.KindGroup, keyspace.KindEnds:
+	case keyspace.KindPlacement:
+		id, err := keyspace.DecodePlacementKey(key)
+		_, valErr := keyspace.DecodePlacement(val)
+		if err = errors.Join(err, valErr); err != nil {
+			v.inViews(key, "%v", err)
+		} else if _, ok := v.topics[id]; !ok {
+			v.inViews(key, "says where topic %d lies, which is not registered", id)
+		}
 	case keyspace.KindEntry:
 		v.entry(key, val)
 	case keyspace.KindProgress:

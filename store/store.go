@@ -397,3 +397,32 @@ func (s *Store) Registered(ctx context.Context) (topics []mq.TopicID, groups []m
 	slices.Sort(groups)
 	return slices.Compact(topics), slices.Compact(groups), err
 }
+
+// Place makes the named shard know where the topic lies by this version of it; see
+// shard.Place.
+func (s *Store) Place(ctx context.Context, shard string, topic *mq.Topic) error {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return err
+	}
+	return sh.Place(ctx, topic)
+}
+
+// Owed reports whether a group has anything of a topic left to settle on the named shard, or
+// may have because it has no place in its queues yet.
+func (s *Store) Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return false, err
+	}
+	return sh.Owed(ctx, topic, group)
+}
+
+// Remains counts what is left on the named shard; see shard.Remains.
+func (s *Store) Remains(ctx context.Context, shard string) (mq.Remains, error) {
+	sh, err := s.shard(shard)
+	if err != nil {
+		return mq.Remains{}, err
+	}
+	return sh.Remains(ctx)
+}

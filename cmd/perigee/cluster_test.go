@@ -29,7 +29,9 @@ func deployed() *adminpb.GetClusterResponse {
 		},
 		Shards: []*adminpb.Shard{
 			{Name: "a", State: adminpb.ShardState_SHARD_STATE_ACTIVE, Node: "a", Topics: 3},
-			{Name: "b", State: adminpb.ShardState_SHARD_STATE_DRAINING},
+			{Name: "b", State: adminpb.ShardState_SHARD_STATE_DRAINING, Leaving: &adminpb.Leaving{
+				Closing: 1, Closed: 2, Queues: 3, Messages: 9, Pending: 4, DeadLetters: 5, Owing: 1, OwingGroup: "g", OwingTopic: "t",
+			}},
 			{Name: "c", State: adminpb.ShardState_SHARD_STATE_REMOVED},
 			{Name: "z", State: adminpb.ShardState_SHARD_STATE_ACTIVE, Node: "z"},
 		},
@@ -57,11 +59,11 @@ a     a:8083   a       v1       2026-01-31 08:00:00  yes      -
 z     z:8083   z       v1       2026-01-31 08:00:00  no       connection refused
 
 shards
-NAME  STATE     NODE  TOPICS
-a     active    a     3
-b     draining  -     0
-c     removed   -     0
-z     active    z     0
+NAME  STATE     NODE  TOPICS  LEFT
+a     active    a     3       -
+b     draining  -     0       1 topics closing, 9 messages in 3 queues, 4 pending, 5 dead letters, 1 groups not done, as g with t
+c     removed   -     0       -
+z     active    z     0       -
 
 proxies
 NAME  VERSION  SINCE
@@ -83,7 +85,7 @@ func TestShardsAreListedAndChanged(t *testing.T) {
 	server := fake.Start(t)
 	server.SetCluster(deployed())
 	require.Equal(t, "a", against(t, server, "shard", "list", "--json").lines(t)[0]["name"])
-	require.Contains(t, against(t, server, "shard", "list").stdout, "NAME  STATE     NODE  TOPICS\na     active    a     3\n")
+	require.Contains(t, against(t, server, "shard", "list").stdout, "NAME  STATE     NODE  TOPICS  LEFT\na     active    a     3       -\n")
 	require.Equal(t, "shard a is draining, 3 topics are on it\n", against(t, server, "shard", "drain", "a").stdout)
 	require.Equal(t, "active", against(t, server, "shard", "activate", "a", "--json").lines(t)[0]["state"])
 	require.Contains(t, against(t, server, "shard", "drain", "x").stderr, "NOT_FOUND: no such shard")

@@ -16,10 +16,10 @@ func (a *app) shardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "shard", Short: "Show the shards, and take them out of use", Args: noSubcommand, RunE: showHelp,
 		Long: "Show the shards of a deployment in several processes, and take them out of use. A shard is active,\n" +
-			"draining (new topics are not placed on it, those that it has stay), or removed.",
+			"draining (its topics leave it: nothing is sent there any more, and what is there is read), or removed.",
 	}
-	cmd.AddCommand(a.shardList(), a.shardSet("drain", "Place no new topics on a shard; those that it has stay", adminpb.ShardState_SHARD_STATE_DRAINING),
-		a.shardSet("activate", "Place new topics on a shard again", adminpb.ShardState_SHARD_STATE_ACTIVE), a.shardRemove())
+	cmd.AddCommand(a.shardList(), a.shardSet("drain", "Let the topics of a shard leave it, to others that are active", adminpb.ShardState_SHARD_STATE_DRAINING),
+		a.shardSet("activate", "Place topics on a shard again, and keep those that have not left it", adminpb.ShardState_SHARD_STATE_ACTIVE), a.shardRemove())
 	return a.addEndpoint(cmd)
 }
 
@@ -29,13 +29,68 @@ type shardView struct {
 	State  string `json:"state"`
 	Node   string `json:"node"`
 	Topics int64  `json:"topics"`
+
+	Leaving *leavingView `json:"leaving,omitempty"`
+}
+
+// leavingView is how far a shard is drained.
+type leavingView struct {
+	Open        int64  `json:"topics_open"`
+	Closing     int64  `json:"topics_closing"`
+	Closed      int64  `json:"topics_closed"`
+	Queues      int64  `json:"queues"`
+	Messages    int64  `json:"messages"`
+	Pending     int64  `json:"pending"`
+	DeadLetters int64  `json:"dead_letters"`
+	Owing       int64  `json:"owing"`
+	OwingGroup  string `json:"owing_group,omitempty"`
+	OwingTopic  string `json:"owing_topic,omitempty"`
+	Error       string `json:"error,omitempty"`
+}
+
+// String says what is left in one line.
+func (v *leavingView) String() string {
+	if v == nil {
+		return dash("")
+	}
+	var parts []string
+	add := func(n int64, what string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	add(v.Open, "topics still open")
+	add(v.Closing, "topics closing")
+	if v.Error != "" {
+		return strings.Join(append(parts, "its store cannot be asked: "+v.Error), ", ")
+	}
+	if v.Messages > 0 {
+		parts = append(parts, fmt.Sprintf("%d messages in %d queues", v.Messages, v.Queues))
+	}
+	add(v.Pending, "pending")
+	add(v.DeadLetters, "dead letters")
+	if v.Owing > 0 {
+		parts = append(parts, fmt.Sprintf("%d groups not done, as %s with %s", v.Owing, v.OwingGroup, v.OwingTopic))
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
 }
 
 func viewShard(s *adminpb.Shard) shardView {
-	return shardView{
+	v := shardView{
 		Name: s.GetName(), State: strings.ToLower(strings.TrimPrefix(s.GetState().String(), "SHARD_STATE_")),
 		Node: s.GetNode(), Topics: s.GetTopics(),
 	}
+	if l := s.GetLeaving(); l != nil {
+		v.Leaving = &leavingView{
+			Open: l.GetOpen(), Closing: l.GetClosing(), Closed: l.GetClosed(), Queues: l.GetQueues(), Messages: l.GetMessages(),
+			Pending: l.GetPending(), DeadLetters: l.GetDeadLetters(), Owing: l.GetOwing(),
+			OwingGroup: l.GetOwingGroup(), OwingTopic: l.GetOwingTopic(), Error: l.GetError(),
+		}
+	}
+	return v
 }
 
 func viewShards(list []*adminpb.Shard) []shardView {
@@ -46,9 +101,11 @@ func viewShards(list []*adminpb.Shard) []shardView {
 	return views
 }
 
-const shardColumns = "NAME STATE NODE TOPICS"
+const shardColumns = "NAME STATE NODE TOPICS LEFT"
 
-func (v shardView) row() []any { return []any{v.Name, v.State, dash(v.Node), v.Topics} }
+func (v shardView) row() []any {
+	return []any{v.Name, v.State, dash(v.Node), v.Topics, v.Leaving.String()}
+}
 
 // withCluster runs do with the service about the deployment.
 func (a *app) withCluster(cmd *cobra.Command, do func(ctx context.Context, cluster adminpb.ClusterServiceClient) error) error {
@@ -59,7 +116,7 @@ func (a *app) withCluster(cmd *cobra.Command, do func(ctx context.Context, clust
 
 func (a *app) shardList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the shards, where they are and how many topics are on them", Args: arguments(),
+		Use: "list", Short: "List the shards: where they are, how many topics are on them, and what is left on those that are drained", Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withCluster(cmd, func(ctx context.Context, cluster adminpb.ClusterServiceClient) error {
 				resp, err := call(ctx, method(cluster.ListShards), &adminpb.ListShardsRequest{})
@@ -89,19 +146,25 @@ func (a *app) shardSet(verb, short string, state adminpb.ShardState) *cobra.Comm
 
 func (a *app) printShard(s *adminpb.Shard) error {
 	v := viewShard(s)
-	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "shard %s is %s, %d topics are on it\n", v.Name, v.State, v.Topics) })
+	return a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "shard %s is %s, %d topics are on it\n", v.Name, v.State, v.Topics)
+		if v.Leaving != nil {
+			fmt.Fprintf(w, "left on it: %s\n", v.Leaving)
+		}
+	})
 }
 
 func (a *app) shardRemove() *cobra.Command {
-	var lose bool
+	req := &adminpb.RemoveShardRequest{}
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Remove a shard that no topic is on and that holds no dead letters", Args: arguments("NAME"),
-		Long: "Remove a shard that no topic is on and that holds no dead letters; its store node must be alive to be\n" +
-			"asked for those. The node may be stopped then: it is refused when it registers the next time. The name\n" +
-			"of the shard is kept; activate takes it back.",
+		Use: "remove NAME", Short: "Remove a shard that its topics have left and that holds nothing", Args: arguments("NAME"),
+		Long: "Remove a shard that was drained and holds nothing; its store node must be alive to be asked. The node\n" +
+			"may be stopped then: it is refused when it registers the next time. The name of the shard is kept;\n" +
+			"activate takes it back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			req.Name = args[0]
 			return a.withCluster(cmd, func(ctx context.Context, cluster adminpb.ClusterServiceClient) error {
-				resp, err := call(ctx, method(cluster.RemoveShard), &adminpb.RemoveShardRequest{Name: args[0], LoseDeadLetters: lose})
+				resp, err := call(ctx, method(cluster.RemoveShard), req)
 				if err != nil {
 					return err
 				}
@@ -109,6 +172,8 @@ func (a *app) shardRemove() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&lose, "lose-dead-letters", false, "remove it although dead letters are on it, or its store node cannot be asked: they are lost")
+	cmd.Flags().BoolVar(&req.LoseSettled, "lose-settled", false, "remove it although it holds messages that every group has settled: no group can go back to them")
+	cmd.Flags().BoolVar(&req.LoseDeadLetters, "lose-dead-letters", false, "remove it although dead letters are on it, or its store node cannot be asked: they are lost")
+	cmd.Flags().BoolVar(&req.LoseMessages, "lose-messages", false, "remove it whatever is on it, and although its store node cannot be asked: that is lost")
 	return cmd
 }

@@ -254,10 +254,11 @@ func (a *app) topicUpdate() *cobra.Command {
 	var permission string
 	var queues, read, write int32
 	var retention, dedup, liteTTL time.Duration
+	var spread bool
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change the queues, the permission, the retention or the dedup of a topic", Args: arguments("NAME"),
+		Use: "update NAME", Short: "Change the queues, the permission, the retention or the dedup of a topic, or spread it over new shards", Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &adminpb.UpdateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0]}
+			req := &adminpb.UpdateTopicRequest{Namespace: a.endpoint.namespace, Name: args[0], Spread: spread}
 			changed := cmd.Flags().Changed
 			if changed("queues") {
 				req.ReadQueues, req.WriteQueues = &queues, &queues
@@ -284,7 +285,7 @@ func (a *app) topicUpdate() *cobra.Command {
 			if changed("lite-ttl") {
 				req.LiteTtl = durationpb.New(liteTTL)
 			}
-			if req.LiteTtl == nil && req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil && req.Dedup == nil {
+			if !spread && req.LiteTtl == nil && req.ReadQueues == nil && req.WriteQueues == nil && req.Permission == nil && req.Retention == nil && req.Dedup == nil {
 				return usagef("nothing to change; see %s --help", cmd.CommandPath())
 			}
 			return a.withAdmin(cmd, func(ctx context.Context, admin adminpb.AdminServiceClient) error {
@@ -305,6 +306,7 @@ func (a *app) topicUpdate() *cobra.Command {
 	cmd.Flags().StringVar(&permission, "permission", "", "`permission`: NONE, READ, WRITE or READ_WRITE")
 	cmd.Flags().DurationVar(&retention, "retention", 0, "`time` to keep messages for, stored ones too, from 1m; 0: the node's default")
 	cmd.Flags().DurationVar(&dedup, "dedup", 0, "`time`, 1s to 1h, for which a message that is sent again is not stored again; 0: off")
+	cmd.Flags().BoolVar(&spread, "spread", false, "give it queues on every shard that is active and that it is not on; message groups stay where they are")
 	liteTTLFlag(cmd, &liteTTL)
 	return cmd
 }

@@ -78,6 +78,14 @@ func (c cluster) TopicsOn(shard string) int {
 	return c.n.routers.TopicsOn(shard)
 }
 
+// Leaving implements admin.Cluster.
+func (c cluster) Leaving(shard string) router.Leaving {
+	if c.n.routers == nil {
+		return c.n.ownRouter.Leaving(shard)
+	}
+	return c.n.routers.Leaving(shard)
+}
+
 // SetShard implements admin.Cluster.
 func (c cluster) SetShard(ctx context.Context, name string, state router.ShardState) (router.Shard, error) {
 	if c.n.routers == nil {
@@ -87,11 +95,11 @@ func (c cluster) SetShard(ctx context.Context, name string, state router.ShardSt
 }
 
 // RemoveShard implements admin.Cluster.
-func (c cluster) RemoveShard(ctx context.Context, name string) (router.Shard, error) {
+func (c cluster) RemoveShard(ctx context.Context, name string, lose bool) (router.Shard, error) {
 	if c.n.routers == nil {
 		return router.Shard{}, c.only(name)
 	}
-	return c.n.routers.RemoveShard(ctx, name)
+	return c.n.routers.RemoveShard(ctx, name, lose)
 }
 
 // only says why the shard of a server in one process cannot be changed.

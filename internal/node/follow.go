@@ -137,6 +137,10 @@ func (n *node) follow(ctx context.Context, watch *router.Watch) {
 			return // ctx has ended, or the router was closed
 		}
 		n.carry(ctx, changes)
+		select {
+		case n.changed <- struct{}{}:
+		default:
+		}
 	}
 }
 

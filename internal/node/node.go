@@ -58,8 +58,8 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 	n := newNode(cfg, logger)
 	n.interrupt = ctx.Done()
 	if err := n.start(); err != nil {
-		if errors.Is(err, shard.ErrInterrupted) {
-			logger.Info("stopped before it had recovered")
+		if errors.Is(err, shard.ErrInterrupted) || ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			logger.Info("stopped before it had recovered", "reason", err)
 			err = nil
 		}
 		return errors.Join(err, n.stop())
@@ -76,7 +76,7 @@ func Run(ctx context.Context, cfg config.Config, logger *slog.Logger, ready func
 }
 
 func newNode(cfg config.Config, logger *slog.Logger) *node {
-	return &node{cfg: cfg, logger: logger, draining: make(chan struct{}), recovered: make(chan struct{})}
+	return &node{cfg: cfg, logger: logger, draining: make(chan struct{}), recovered: make(chan struct{}), changed: make(chan struct{}, 1)}
 }
 
 type node struct {
@@ -114,6 +114,7 @@ type node struct {
 	draining   chan struct{}
 	failures   chan error
 	recovered  chan struct{} // closed when the tiers are open
+	changed    chan struct{} // has a token when metadata have changed
 }
 
 // start opens the ports and then everything behind them from the bottom up. The
@@ -194,6 +195,9 @@ func (n *node) recoverTiers(background context.Context) error {
 		return err
 	}
 	n.serveControl(background)
+	if n.cfg.Tier == config.Store {
+		n.background.Go(func() { n.leave(background) })
+	}
 	close(n.recovered)
 	n.metrics.serving()
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -264,9 +268,13 @@ func (n *node) admitNew() error {
 	return nil
 }
 
-// notServing makes the health service say that a tier has stopped for good.
+// notServing makes the health service say that a tier has stopped for good. A store node
+// leaves the lists of the routers then, until it is restarted: what is sent goes elsewhere.
 func (n *node) notServing() {
 	n.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	if n.cfg.Tier == config.Store && n.routers != nil {
+		n.routers.Goodbye()
+	}
 }
 
 // otherRequests is the largest request that is not a send. The proxy reads sends by

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -114,41 +115,86 @@ func TestADeploymentIsSeenFromEveryProxy(t *testing.T) {
 	}
 }
 
-// TestANewStoreNodeTakesNewTopicsAndADrainedOneNone: what is there stays where it is.
-func TestANewStoreNodeTakesNewTopicsAndADrainedOneNone(t *testing.T) {
+// TestANodeTakesThePlaceOfAnother: a topic with message groups leaves the only shard that
+// it is on, in order and without a break, and the shard is removed when it holds nothing.
+func TestANodeTakesThePlaceOfAnother(t *testing.T) {
 	d, router := deploy(t)
 	a, p := d.start(config.Store, "a"), d.start(config.Proxy, "p")
-	p.createOn(t, "old", 2, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
-	b := d.start(config.Store, "b")
-	p.createOn(t, "new", 2, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
-	require.Equal(t, []string{"a"}, p.brokers(t, "old"))
-
-	shards := adminpb.NewClusterServiceClient(p.conn)
-	_, err := shards.SetShard(t.Context(), &adminpb.SetShardRequest{Name: "b", State: adminpb.ShardState_SHARD_STATE_DRAINING})
+	p.createOn(t, "t", 2, 1, adminpb.TopicType_TOPIC_TYPE_FIFO)
+	_, err := p.admin.CreateGroup(t.Context(), &adminpb.CreateGroupRequest{Name: "g", Fifo: true})
 	require.NoError(t, err)
-	p.createOn(t, "newer", 2, 1, adminpb.TopicType_TOPIC_TYPE_NORMAL)
-	require.Equal(t, []string{"a", "b"}, p.brokers(t, "new"))
-	for range 8 {
-		require.Equal(t, rmqpb.Code_OK, p.send(t, "new").GetCode())
+	lanes, sent := []string{"x", "y", "z"}, map[string][]string{}
+	send := func(n int) {
+		for range n {
+			for _, lane := range lanes {
+				id := fmt.Sprint(lane, len(sent[lane]))
+				st, _ := p.try(t, "t", func(m *rmqpb.Message) {
+					m.Body, m.SystemProperties.MessageId = []byte(id), id
+					m.SystemProperties.MessageType, m.SystemProperties.MessageGroup = rmqpb.MessageType_FIFO, new(lane)
+				})
+				require.Equal(t, rmqpb.Code_OK, st.GetCode(), st.GetMessage())
+				sent[lane] = append(sent[lane], id)
+			}
+		}
 	}
-	require.Len(t, p.drain(t, "new", "g", []string{"a", "b"}, p), 8)
-
-	remove := func() error {
-		_, err := shards.RemoveShard(t.Context(), &adminpb.RemoveShardRequest{Name: "b"})
+	shards := adminpb.NewClusterServiceClient(p.conn)
+	drain := func() error {
+		_, err := shards.SetShard(t.Context(), &adminpb.SetShardRequest{Name: "a", State: adminpb.ShardState_SHARD_STATE_DRAINING})
 		return err
 	}
-	require.Equal(t, codes.InvalidArgument, status.Code(remove()))
-	_, err = p.admin.DeleteTopic(t.Context(), &adminpb.DeleteTopicRequest{Name: "new"})
-	require.NoError(t, err)
-	_, err = p.admin.DeleteGroup(t.Context(), &adminpb.DeleteGroupRequest{Name: "g"})
-	require.NoError(t, err)
-	require.NoError(t, remove())
-	b.stop(t)
-	c := p.until(t, func(c *adminpb.GetClusterResponse) bool { by, _ := servedBy(c, "b"); return by == "" })
-	_, state := servedBy(c, "b")
+	remove := func(settled bool) error {
+		_, err := shards.RemoveShard(t.Context(), &adminpb.RemoveShardRequest{Name: "a", LoseSettled: settled})
+		return err
+	}
+	left := func() *adminpb.Leaving {
+		resp, err := shards.ListShards(t.Context(), &adminpb.ListShardsRequest{})
+		require.NoError(t, err)
+		return resp.GetShards()[0].GetLeaving()
+	}
+	send(3)
+	require.ErrorContains(t, drain(), "no other shard is active that could take t")
+	b := d.start(config.Store, "b")
+	require.Eventually(t, func() bool { return drain() == nil }, 20*time.Second, 50*time.Millisecond)
+	send(3) // while it is about to close, or has closed
+	require.Eventually(t, func() bool { return left().GetClosed() == 1 }, 20*time.Second, 50*time.Millisecond)
+	require.Equal(t, []string{"a", "b"}, p.brokers(t, "t"))
+	require.EqualValues(t, 9, left().GetMessages())
+
+	got := map[string][]string{}
+	for range 2 * 18 {
+		messages, _ := p.receiveFrom(t, "t", "g", "b") // that is where its consumers are told to go
+		for _, m := range messages {
+			lane := m.GetSystemProperties().GetMessageGroup()
+			got[lane] = append(got[lane], string(m.GetBody()))
+			require.ErrorContains(t, remove(true), "left to settle")
+			require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
+			if len(got["x"])+len(got["y"])+len(got["z"]) == 9 {
+				break
+			}
+		}
+		if len(got["x"])+len(got["y"])+len(got["z"]) == 9 {
+			break
+		}
+	}
+	require.Zero(t, left().GetOwing(), "what lay on the shard that it leaves came first")
+	require.ErrorContains(t, remove(false), "9 messages are in")
+	require.NoError(t, remove(true))
+	a.stop(t)
+	send(1)
+	for range 40 {
+		messages, _ := p.receiveFrom(t, "t", "g", "b")
+		for _, m := range messages {
+			lane := m.GetSystemProperties().GetMessageGroup()
+			got[lane] = append(got[lane], string(m.GetBody()))
+			require.Equal(t, rmqpb.Code_OK, p.ack(t, "t", "g", m).GetCode())
+		}
+	}
+	require.Equal(t, sent, got)
+	c := p.until(t, func(c *adminpb.GetClusterResponse) bool { by, _ := servedBy(c, "a"); return by == "" })
+	_, state := servedBy(c, "a")
 	require.Equal(t, adminpb.ShardState_SHARD_STATE_REMOVED, state)
 	require.Equal(t, "0", p.figure(t, "perigee_shards_unserved"), "a removed one is not missed")
-	for _, r := range []*running{p, a, router} {
+	for _, r := range []*running{p, b, router} {
 		r.stop(t)
 	}
 }

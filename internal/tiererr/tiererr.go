@@ -58,6 +58,8 @@ var kinds = []struct {
 	{routerpb.ErrorKind_ERROR_KIND_NOT_IMPLEMENTED, mq.ErrNotImplemented, codes.Unimplemented},
 	{routerpb.ErrorKind_ERROR_KIND_UNAVAILABLE, mq.ErrUnavailable, codes.Unavailable},
 	{routerpb.ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN, mq.ErrOutcomeUnknown, codes.Unavailable},
+	{routerpb.ErrorKind_ERROR_KIND_STALE, mq.ErrStale, codes.Unavailable},
+	{routerpb.ErrorKind_ERROR_KIND_NOT_SERVING, mq.ErrNotServing, codes.Aborted},
 	{routerpb.ErrorKind_ERROR_KIND_CANCELED, context.Canceled, codes.Canceled},
 	{routerpb.ErrorKind_ERROR_KIND_DEADLINE_EXCEEDED, context.DeadlineExceeded, codes.DeadlineExceeded},
 }

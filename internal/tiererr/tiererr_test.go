@@ -30,6 +30,7 @@ var released = map[error]int32{
 	mq.ErrIllegalFilter: 16, mq.ErrInvalidHandle: 17, mq.ErrNotPending: 18, mq.ErrUnknownTransaction: 19, mq.ErrTransactionEnded: 20,
 	mq.ErrIllegalLiteTopic: 21, mq.ErrLiteTopicQuota: 22, mq.ErrLiteSubscriptionQuota: 23, mq.ErrTooLarge: 24, mq.ErrBusy: 25,
 	mq.ErrTooManyInFlight: 26, mq.ErrStoreFull: 27, mq.ErrStopped: 28, mq.ErrNotImplemented: 29, mq.ErrUnavailable: 30, mq.ErrOutcomeUnknown: 31,
+	mq.ErrStale: 32, mq.ErrNotServing: 33,
 	context.Canceled: 1001, context.DeadlineExceeded: 1002,
 }
 

@@ -36,11 +36,36 @@ func FromTopic(t *mq.Topic) *routerpb.Topic {
 	p := &routerpb.Topic{
 		Id: uint32(t.ID), Name: FromResource(t.Resource), Type: routerpb.TopicType(t.Type), Permission: routerpb.Permission(t.Permission),
 		Retention: int64(t.Retention), Dedup: int64(t.Dedup), LiteTtl: int64(t.LiteTTL), Version: t.Version,
+		Placed: t.Placed,
 	}
 	for _, s := range t.Shards {
-		p.Shards = append(p.Shards, &routerpb.ShardQueues{Shard: s.Shard, Read: s.Read, Write: s.Write})
+		p.Shards = append(p.Shards, &routerpb.ShardQueues{Shard: s.Shard, Read: s.Read, Write: s.Write, Use: routerpb.ShardUse(s.Use), Since: s.Since})
+	}
+	for i, place := range t.Places {
+		if i > 0 && t.Places[i-1].Shard == place.Shard && t.Places[i-1].Queue+1 == place.Queue {
+			p.Places[len(p.Places)-1].Count++
+			continue
+		}
+		p.Places = append(p.Places, &routerpb.PlaceRun{Shard: place.Shard, Queue: int32(place.Queue), Count: 1})
 	}
 	return p
+}
+
+// maxPlaces bounds the places of one topic.
+const maxPlaces = 1 << 20
+
+func places(runs []*routerpb.PlaceRun) ([]mq.Place, error) {
+	var list []mq.Place
+	for i, r := range runs {
+		if r.GetQueue() < 0 || r.GetCount() < 1 || int64(r.GetQueue())+int64(r.GetCount()) > mq.MaxQueues || len(list) > maxPlaces {
+			return nil, invalid(fmt.Sprintf("topic.places[%d]", i), fmt.Sprintf("%d, %d", r.GetQueue(), r.GetCount()),
+				fmt.Sprintf("must be queues from 0 to %d, and at most %d in all", mq.MaxQueues-1, maxPlaces))
+		}
+		for q := range r.GetCount() {
+			list = append(list, mq.Place{Shard: r.GetShard(), Queue: mq.QueueID(r.GetQueue() + q)})
+		}
+	}
+	return list, nil
 }
 
 // Topic returns the topic in p. It shares no memory with p but strings.
@@ -58,13 +83,23 @@ func Topic(p *routerpb.Topic) (*mq.Topic, error) {
 	t := &mq.Topic{
 		ID: mq.TopicID(p.GetId()), Resource: Resource(p.GetName()), Type: mq.TopicType(p.GetType()), Permission: mq.Permission(p.GetPermission()),
 		Retention: time.Duration(p.GetRetention()), Dedup: time.Duration(p.GetDedup()), LiteTTL: time.Duration(p.GetLiteTtl()), Version: p.GetVersion(),
+		Placed: p.GetPlaced(),
 	}
 	for i, s := range p.GetShards() {
 		if s.GetRead() < 0 || s.GetRead() > mq.MaxQueues || s.GetWrite() < 0 || s.GetWrite() > mq.MaxQueues {
 			return nil, invalid(fmt.Sprintf("topic.shards[%d]", i), fmt.Sprintf("%d, %d", s.GetRead(), s.GetWrite()),
 				fmt.Sprintf("each must lie between 0 and %d", mq.MaxQueues))
 		}
-		t.Shards = append(t.Shards, mq.ShardQueues{Shard: s.GetShard(), Read: s.GetRead(), Write: s.GetWrite()})
+		if s.GetUse() < 0 || s.GetUse() > math.MaxUint8 {
+			return nil, invalid(fmt.Sprintf("topic.shards[%d].use", i), int32(s.GetUse()), "must lie between 0 and 255")
+		}
+		t.Shards = append(t.Shards, mq.ShardQueues{
+			Shard: s.GetShard(), Read: s.GetRead(), Write: s.GetWrite(), Use: mq.ShardUse(s.GetUse()), Since: s.GetSince(),
+		})
+	}
+	var err error
+	if t.Places, err = places(p.GetPlaces()); err != nil {
+		return nil, err
 	}
 	return t, nil
 }

@@ -211,9 +211,24 @@ func (s *service) RemoveShard(ctx context.Context, req *routerpb.RemoveShardRequ
 	if err := s.fits(ctx, req.GetKnown()); err != nil {
 		return nil, tiererr.Status(err)
 	}
-	shard, err := s.router.RemoveShard(ctx, req.GetName())
+	shard, err := s.router.RemoveShard(ctx, req.GetName(), req.GetLose())
 	if err != nil {
 		return nil, tiererr.Status(err)
 	}
 	return &routerpb.RemoveShardResponse{Shard: fromShard(shard), Revision: s.router.Revision()}, nil
+}
+
+// CloseShard calls router.Router.ShardClosed.
+func (s *service) CloseShard(ctx context.Context, req *routerpb.CloseShardRequest) (*routerpb.CloseShardResponse, error) {
+	if err := s.fits(ctx, req.GetKnown()); err != nil {
+		return nil, tiererr.Status(err)
+	}
+	closed := make([]router.ClosedTopic, len(req.GetTopics()))
+	for i, t := range req.GetTopics() {
+		closed[i] = router.ClosedTopic{ID: mq.TopicID(t.GetId()), Placed: t.GetPlaced()}
+	}
+	if err := s.router.ShardClosed(ctx, req.GetName(), closed); err != nil {
+		return nil, tiererr.Status(err)
+	}
+	return &routerpb.CloseShardResponse{Revision: s.router.Revision()}, nil
 }

@@ -226,8 +226,8 @@ func (c *Client) SetShard(ctx context.Context, name string, state router.ShardSt
 }
 
 // RemoveShard is as in router.Router.
-func (c *Client) RemoveShard(ctx context.Context, name string) (s router.Shard, err error) {
-	req := &routerpb.RemoveShardRequest{Name: name}
+func (c *Client) RemoveShard(ctx context.Context, name string, lose bool) (s router.Shard, err error) {
+	req := &routerpb.RemoveShardRequest{Name: name, Lose: lose}
 	err = c.call(ctx, true, func(ctx context.Context, rpc routerpb.RouterServiceClient, known *routerpb.Known) (uint64, error) {
 		req.Known = known
 		resp, err := rpc.RemoveShard(ctx, req)
@@ -238,4 +238,17 @@ func (c *Client) RemoveShard(ctx context.Context, name string) (s router.Shard, 
 		return resp.GetRevision(), err
 	})
 	return s, err
+}
+
+// ShardClosed is as in router.Router.
+func (c *Client) ShardClosed(ctx context.Context, name string, closed []router.ClosedTopic) error {
+	req := &routerpb.CloseShardRequest{Name: name}
+	for _, t := range closed {
+		req.Topics = append(req.Topics, &routerpb.ClosedTopic{Id: uint32(t.ID), Placed: t.Placed})
+	}
+	return c.call(ctx, true, func(ctx context.Context, rpc routerpb.RouterServiceClient, known *routerpb.Known) (uint64, error) {
+		req.Known = known
+		resp, err := rpc.CloseShard(ctx, req)
+		return resp.GetRevision(), err
+	})
 }

@@ -80,6 +80,7 @@ type Client struct {
 		ready    chan struct{}    // closed when there is a state
 		isReady  bool
 		closed   bool
+		left     bool // the node is not to be known any more
 	}
 }
 

@@ -107,7 +107,7 @@ func TestChangesAreMadeAndSeenByWhoeverMadeThem(t *testing.T) {
 		shard, err := c.SetShard(ctx, "s1", router.ShardDraining)
 		require.NoError(w, err)
 		require.Equal(w, router.Shard{Name: "s1", State: router.ShardDraining}, shard)
-		_, err = c.RemoveShard(ctx, "nobody")
+		_, err = c.RemoveShard(ctx, "nobody", false)
 		require.ErrorIs(w, err, mq.ErrShardNotFound)
 		requireSame(w, h.router, c)
 	})

@@ -212,6 +212,9 @@ func (c *Client) Revision() uint64 { return c.mirror.Revision() }
 // TopicsOn is as in router.View: what this client knows.
 func (c *Client) TopicsOn(shard string) int { return c.mirror.TopicsOn(shard) }
 
+// Leaving is as in router.View: what this client knows.
+func (c *Client) Leaving(shard string) router.Leaving { return c.mirror.Leaving(shard) }
+
 // Shards returns the shards that are written down, in the order of their names.
 func (c *Client) Shards() []router.Shard { return c.mirror.Shards() }
 

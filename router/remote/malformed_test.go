@@ -50,6 +50,7 @@ var specimens = map[string]proto.Message{
 	"ListShards":  &routerpb.ListShardsRequest{},
 	"SetShard":    &routerpb.SetShardRequest{Name: "s1", State: routerpb.ShardState_SHARD_STATE_DRAINING},
 	"RemoveShard": &routerpb.RemoveShardRequest{Name: "s2"},
+	"CloseShard":  &routerpb.CloseShardRequest{Name: "s2", Topics: []*routerpb.ClosedTopic{{Id: 1, Placed: 2}}},
 }
 
 // TestMalformedRequestsAreRefusedWithTheirKindAndChangeNothing: whatever a peer sends is
@@ -98,7 +99,7 @@ func (w *world) malform(m protoreflect.MethodDescriptor, good proto.Message) {
 			_, _ = r.DeleteGroup(ctx, named(name))
 		}
 		_, _ = r.DeleteGroup(ctx, named("g"))
-		for _, s := range []string{"s1", "s2"} {
+		for _, s := range []string{"s1", "s2", "s3"} {
 			_, err := r.AddShard(ctx, s)
 			require.NoError(w, err)
 		}

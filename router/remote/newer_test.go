@@ -57,7 +57,7 @@ func TestEveryCallWorksBetweenVersionsThatKnowMoreAndLess(t *testing.T) {
 		require.NoError(w, err)
 		_, err = c.DeleteGroup(ctx, named("g"))
 		require.NoError(w, err)
-		_, err = c.RemoveShard(ctx, "s1")
+		_, err = c.RemoveShard(ctx, "s1", false)
 		require.NoError(w, err)
 		_, err = c.EnsureTopic(ctx, named("made"))
 		require.NoError(w, err)

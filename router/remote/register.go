@@ -17,9 +17,14 @@ import (
 type registerStream = grpc.BidiStreamingClient[routerpb.RegisterRequest, routerpb.RegisterResponse]
 
 // Register makes the process known as a node to every router, each as soon as it answers,
-// until Leave or Close. The node's identity is that of the directory of the client. It is
-// called once.
+// until Leave, Goodbye or Close; behind one of these it does nothing. The node's identity is that
+// of the directory of the client. It is called once.
 func (c *Client) Register(node router.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.left {
+		return
+	}
 	node.Identity = c.identity
 	c.node = node
 	c.registered, c.leave = context.WithCancel(c.ctx)
@@ -28,12 +33,21 @@ func (c *Client) Register(node router.Node) {
 	}
 }
 
-// Leave tells the routers that the node goes, and waits until they have heard, as long as
-// that takes no time. It is called by whoever calls Register, and by Close.
-func (c *Client) Leave() {
-	if c.leave != nil {
-		c.leave()
+// Goodbye tells the routers that the node goes, for good, and does not wait until they have
+// heard. It may be called before Register, by which the node is not made known then.
+func (c *Client) Goodbye() {
+	c.mu.Lock()
+	c.mu.left = true
+	leave := c.leave
+	c.mu.Unlock()
+	if leave != nil {
+		leave()
 	}
+}
+
+// Leave is Goodbye, and waits until the routers have heard, as long as that takes no time.
+func (c *Client) Leave() {
+	c.Goodbye()
 	c.registers.Wait()
 }
 

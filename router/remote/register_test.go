@@ -129,7 +129,7 @@ func TestARestartedNodeTakesItsPlaceAtOnce(t *testing.T) {
 func TestAStoreOfARemovedShardIsRefused(t *testing.T) {
 	inWorld(t, "r1", func(w *world) {
 		h := w.hosts["r1"]
-		_, err := h.router.RemoveShard(w.Context(), "s1")
+		_, err := h.router.RemoveShard(w.Context(), "s1", false)
 		require.NoError(w, err)
 		var log logBuffer
 		w.client("r1", aStore("n1", "s1"), func(o *ClientOptions) { o.Logger = log.logger() })

@@ -62,7 +62,7 @@ func topicSpec(p *routerpb.TopicSpec) (s router.TopicSpec, err error) {
 
 func fromTopicUpdate(name mq.Resource, u router.TopicUpdate) *routerpb.UpdateTopicRequest {
 	return &routerpb.UpdateTopicRequest{
-		Name: tierwire.FromResource(name), ReadQueues: u.ReadQueues, WriteQueues: u.WriteQueues,
+		Name: tierwire.FromResource(name), ReadQueues: u.ReadQueues, WriteQueues: u.WriteQueues, Spread: u.Spread,
 		Type:       converted(u.Type, func(t mq.TopicType) routerpb.TopicType { return routerpb.TopicType(t) }),
 		Permission: converted(u.Permission, func(p mq.Permission) routerpb.Permission { return routerpb.Permission(p) }),
 		Retention:  converted(u.Retention, nanos), Dedup: converted(u.Dedup, nanos), LiteTtl: converted(u.LiteTTL, nanos),
@@ -71,7 +71,7 @@ func fromTopicUpdate(name mq.Resource, u router.TopicUpdate) *routerpb.UpdateTop
 
 func topicUpdate(p *routerpb.UpdateTopicRequest) (u router.TopicUpdate, err error) {
 	u = router.TopicUpdate{
-		ReadQueues: p.ReadQueues, WriteQueues: p.WriteQueues,
+		ReadQueues: p.ReadQueues, WriteQueues: p.WriteQueues, Spread: p.GetSpread(),
 		Retention: converted(p.Retention, duration), Dedup: converted(p.Dedup, duration), LiteTTL: converted(p.LiteTtl, duration),
 	}
 	if p.Type != nil {
@@ -108,7 +108,7 @@ func groupSpec(p *routerpb.GroupSpec) (s router.GroupSpec, err error) {
 }
 
 func fromGroupUpdate(name mq.Resource, u router.GroupUpdate) *routerpb.UpdateGroupRequest {
-	p := &routerpb.UpdateGroupRequest{Name: tierwire.FromResource(name), Fifo: u.FIFO, LiteTopic: u.LiteTopic, LiteExclusive: u.LiteExclusive, Broadcast: u.Broadcast}
+	p := &routerpb.UpdateGroupRequest{Name: tierwire.FromResource(name), Fifo: u.FIFO, LiteTopic: u.LiteTopic, LiteExclusive: u.LiteExclusive, Broadcast: u.Broadcast, Touch: u.Touch}
 	if u.Retry != nil {
 		p.Retry = tierwire.FromRetry(*u.Retry)
 	}
@@ -119,7 +119,7 @@ func fromGroupUpdate(name mq.Resource, u router.GroupUpdate) *routerpb.UpdateGro
 }
 
 func groupUpdate(p *routerpb.UpdateGroupRequest) (u router.GroupUpdate, err error) {
-	u = router.GroupUpdate{FIFO: p.Fifo, LiteTopic: p.LiteTopic, LiteExclusive: p.LiteExclusive, Broadcast: p.Broadcast}
+	u = router.GroupUpdate{FIFO: p.Fifo, LiteTopic: p.LiteTopic, LiteExclusive: p.LiteExclusive, Broadcast: p.Broadcast, Touch: p.GetTouch()}
 	if p.Retry != nil {
 		u.Retry = new(tierwire.Retry(p.GetRetry()))
 	}

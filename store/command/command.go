@@ -51,6 +51,8 @@ const (
 	KindLiteTrim      Kind = 25 // remove messages of lite topics
 	KindLiteAttempt   Kind = 26 // a lite-pop that knows pops that come again
 
+	KindPlace Kind = 27 // where a topic lies
+
 	KindEndDeliveries Kind = 29 // end some of what a group has of a queue under delivery
 	KindForget        Kind = 30 // forget what was sent, before its time
 )
@@ -64,7 +66,7 @@ var kindNames = [...]string{
 	KindEndTransaction: "end-transaction", KindChecked: "checked",
 	KindSetOffset:     "set-offset",
 	KindLiteSubscribe: "lite-subscribe", KindLitePop: "lite-pop", KindLiteExpire: "lite-expire", KindLiteTrim: "lite-trim",
-	KindLiteAttempt:   "lite-attempt",
+	KindLiteAttempt: "lite-attempt", KindPlace: "place",
 	KindEndDeliveries: "end-deliveries", KindForget: "forget",
 }
 

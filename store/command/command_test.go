@@ -93,6 +93,7 @@ func samples() map[command.Kind]encoder {
 			Time: 1, Topic: 2, Group: 3, Queue: 4, From: 1 << 40, To: 1 << 41, Limit: 1000, Back: true,
 		},
 		command.KindForget: &command.Forget{Time: 1, Minute: 1 << 25},
+		command.KindPlace:  &command.Place{Time: 1, Topic: 2, Placed: 1 << 40, Closed: true},
 	}
 }
 
@@ -237,6 +238,9 @@ func decode(kind command.Kind, payload []byte) ([]byte, error) {
 		return c.Append(nil), err
 	case command.KindEndDeliveries:
 		c, err := command.DecodeEndDeliveries(payload)
+		return c.Append(nil), err
+	case command.KindPlace:
+		c, err := command.DecodePlace(payload)
 		return c.Append(nil), err
 	case command.KindForget:
 		c, err := command.DecodeForget(payload)

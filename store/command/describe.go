@@ -119,6 +119,9 @@ func describe(kind Kind, payload []byte) ([]slog.Attr, error) {
 			id("topic", c.Topic), id("group", c.Group), slog.Int("queue", int(c.Queue)), slog.Int64("from", int64(c.From)), slog.Int64("to", int64(c.To)),
 			slog.Int("limit", int(c.Limit)), slog.Bool("back", c.Back),
 		}, err
+	case KindPlace:
+		c, err := DecodePlace(payload)
+		return []slog.Attr{id("topic", c.Topic), slog.Uint64("placed", c.Placed), slog.Bool("closed", c.Closed)}, err
 	case KindForget:
 		c, err := DecodeForget(payload)
 		return []slog.Attr{slog.Time("before", time.Unix(int64(c.Minute)*60, 0).UTC())}, err

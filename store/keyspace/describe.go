@@ -31,6 +31,13 @@ func Describe(key, val []byte) (what string, attrs []slog.Attr, err error) {
 		return "group", attrs, err
 	case prefixGone:
 		return "gone", []slog.Attr{slog.String("key", fmt.Sprintf("%x", key[1:]))}, nil
+	case prefixPlacement:
+		id, err := DecodePlacementKey(key)
+		if err != nil {
+			return "placement", nil, err
+		}
+		p, err := DecodePlacement(val)
+		return "placement", []slog.Attr{slog.Uint64("topic", uint64(id)), slog.Uint64("placed", p.Placed), slog.Bool("closed", p.Closed)}, err
 	case prefixEntry:
 		return describeEntry(key, val)
 	case prefixEnds:

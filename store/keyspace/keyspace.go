@@ -26,6 +26,7 @@ const (
 	prefixEntry     = 'c' // ConsumeQueue: topic, queue, offset -> Entry
 	prefixPending   = 'd' // pending id -> Pending
 	prefixPendingOf = 'e' // topic, state, time, pending id -> empty
+	prefixPlacement = 'f' // topic -> Placement
 	prefixGroup     = 'g' // group -> registration (a command.Group payload)
 	prefixUnstarted = 'i' // group, topic -> empty: the group has set offsets and received nothing
 	prefixHeld      = 'j' // log position of a pending message -> pending id

@@ -33,6 +33,7 @@ const (
 	KindHeld      Kind = prefixHeld
 	KindRepeat    Kind = prefixRepeat
 
+	KindPlacement Kind = prefixPlacement
 	KindPriority  Kind = prefixPriority
 	KindLiteName  Kind = prefixLiteName
 	KindLite      Kind = prefixLite

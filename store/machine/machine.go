@@ -306,7 +306,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats(), m.loadDue()); err != nil {
+	if err := errors.Join(m.loadPlacements(), m.loadUnstarted(), m.loadTurns(), m.loadPendings(), m.loadRepeats(), m.loadDue()); err != nil {
 		return err
 	}
 	lower, upper = keyspace.LeaseKeys()
@@ -451,6 +451,8 @@ func (m *Machine) Apply(rec Record, res *Result) error {
 		err = m.applyEndDeliveries(rec, res)
 	case command.KindForget:
 		err = m.applyForget(rec, res)
+	case command.KindPlace:
+		err = m.applyPlace(rec)
 	default:
 		err = &command.NewerError{Kind: rec.Kind}
 	}

@@ -15,7 +15,8 @@ import (
 // A topic is a registered topic and the cached ends of its queues.
 type topic struct {
 	command.Topic
-	queues []queue // loaded on first use, one for each queue
+	queues    []queue // loaded on first use, one for each queue
+	placement keyspace.Placement
 }
 
 // A queue delivers the offsets min to next-1. Those from kept on have entries: what
@@ -210,6 +211,12 @@ func (m *Machine) applyTopicDelete(rec Record, res *Result) error {
 	m.key = keyspace.AppendTopicKey(m.key[:0], c.ID)
 	if err := m.del(m.key); err != nil {
 		return err
+	}
+	if m.topics[c.ID].placement.Placed > 0 {
+		m.key = keyspace.AppendPlacementKey(m.key[:0], c.ID)
+		if err := m.del(m.key); err != nil {
+			return err
+		}
 	}
 	delete(m.topics, c.ID)
 	delete(m.pendings.lowHalf, c.ID)

@@ -195,3 +195,17 @@ func toStock(p *storepb.GetLiteStockResponse) mq.LiteStock {
 	}
 	return s
 }
+
+func remainsPB(r mq.Remains) *storepb.GetRemainsResponse {
+	return &storepb.GetRemainsResponse{
+		Topics: r.Topics, Queues: r.Queues, Messages: r.Messages, Pending: r.Pending, Owing: r.Owing, DeadLetters: r.DeadLetters,
+		Topic: tierwire.FromResource(r.Topic), OwingGroup: tierwire.FromResource(r.OwingGroup), OwingTopic: tierwire.FromResource(r.OwingTopic),
+	}
+}
+
+func toRemains(p *storepb.GetRemainsResponse) mq.Remains {
+	return mq.Remains{
+		Topics: p.GetTopics(), Queues: p.GetQueues(), Messages: p.GetMessages(), Pending: p.GetPending(), Owing: p.GetOwing(), DeadLetters: p.GetDeadLetters(),
+		Topic: tierwire.Resource(p.GetTopic()), OwingGroup: tierwire.Resource(p.GetOwingGroup()), OwingTopic: tierwire.Resource(p.GetOwingTopic()),
+	}
+}

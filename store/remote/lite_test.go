@@ -29,7 +29,7 @@ func TestALiteTopicIsAddedAndTakenOutAlthoughAnotherNodeIsAway(t *testing.T) {
 			require.Equal(t, []mq.LiteAction{mq.LiteAdd, mq.LiteRemove}, asked)
 			r.Action = mq.LiteReplace
 			_, err := c.SyncLite(t.Context(), r, map[string][]string{"s": {"mine"}})
-			require.ErrorIs(t, err, mq.ErrUnavailable, "what is elsewhere goes from there too")
+			require.NoError(t, err, "what is elsewhere goes from there with the next one, which clients send again and again")
 		})
 	})
 }

@@ -323,7 +323,8 @@ func (c *Client) SetOffset(ctx context.Context, shard string, set mq.OffsetSet) 
 // SyncLite is that of store.Store, on each node for its shards: all of them change or none.
 // A node that refuses, or cannot be reached, holds up no other one; the error is of all
 // that do. A client that gets one says what it wants again. Where names are added or taken
-// out, only the nodes that have them are asked: the others may be away.
+// out, only the nodes that have them are asked: the others may be away. A whole set, which
+// clients repeat, is held by the nodes that can be reached; the others get theirs with the next one.
 func (c *Client) SyncLite(ctx context.Context, r mq.LiteSync, names map[string][]string) ([]mq.LiteLoss, error) {
 	var losses []mq.LiteLoss
 	var mu sync.Mutex
@@ -351,6 +352,13 @@ func (c *Client) SyncLite(ctx context.Context, r mq.LiteSync, names map[string][
 		losses = append(losses, each(resp.GetLosses(), toLoss)...)
 		return make([]error, len(places)), err
 	})
+	away := func(err error) bool { return err == nil || errors.Is(err, mq.ErrUnavailable) }
+	if r.Action == mq.LiteReplace && slices.Contains(errs, nil) && !slices.ContainsFunc(errs, func(err error) bool { return !away(err) }) {
+		if err := errors.Join(errs...); err != nil {
+			c.logger.Debug("a whole set of lite topics is held without the nodes that are away", "client", mq.Shorten(r.Client), "error", err)
+		}
+		return losses, nil
+	}
 	for i, err := range errs { // once for each node
 		if slices.ContainsFunc(errs[:i], func(other error) bool { return other == err }) { //nolint:errorlint // the same one
 			errs[i] = nil
@@ -391,4 +399,18 @@ func (c *Client) LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq
 func (c *Client) PurgeTopic(ctx context.Context, id mq.TopicID) error {
 	return rpc[storepb.PurgeTopicRequest, storepb.PurgeTopicResponse](storepb.StoreServiceClient.PurgeTopic).
 		everywhere(ctx, c, &storepb.PurgeTopicRequest{Topic: uint32(id)})
+}
+
+// Owed is that of store.Store.
+func (c *Client) Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error) {
+	resp, err := rpc[storepb.GetOwedRequest, storepb.GetOwedResponse](storepb.StoreServiceClient.GetOwed).
+		of(ctx, c, shard, &storepb.GetOwedRequest{Shard: shard, Topic: uint32(topic), Group: uint32(group)})
+	return resp.GetOwed(), err
+}
+
+// Remains is that of store.Store.
+func (c *Client) Remains(ctx context.Context, shard string) (mq.Remains, error) {
+	resp, err := rpc[storepb.GetRemainsRequest, storepb.GetRemainsResponse](storepb.StoreServiceClient.GetRemains).
+		of(ctx, c, shard, &storepb.GetRemainsRequest{Shard: shard})
+	return toRemains(resp), err
 }

@@ -173,6 +173,16 @@ func (e *echo) PurgeTopic(_ context.Context, id mq.TopicID) error {
 	return e.err()
 }
 
+func (e *echo) Owed(_ context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error) {
+	e.called(shard, topic, group)
+	return given[bool](e, 0), e.err()
+}
+
+func (e *echo) Remains(_ context.Context, shard string) (mq.Remains, error) {
+	e.called(shard)
+	return given[mq.Remains](e, 0), e.err()
+}
+
 // TestEveryCallCrossesWithAllItHas calls a store through a node, with every field of
 // every argument and result set, and once with an error.
 func TestEveryCallCrossesWithAllItHas(t *testing.T) { everyCall(t, one) }
@@ -378,5 +388,11 @@ func everyCall(t *testing.T, one func(t *testing.T, store remote.Store, fn func(
 		require.Equal(t, give, got(lites, err))
 		expect([]any{mq.TopicID(7)}, errors.New("no"))
 		require.EqualError(t, c.PurgeTopic(ctx, 7), "no")
+		give = expect([]any{"s", mq.TopicID(7), mq.GroupID(9)}, true, nil)
+		owed, err := c.Owed(ctx, "s", 7, 9)
+		require.Equal(t, give, got(owed, err))
+		give = expect([]any{"s"}, filled[mq.Remains](&n), nil)
+		remains, err := c.Remains(ctx, "s")
+		require.Equal(t, give, got(remains, err))
 	})
 }

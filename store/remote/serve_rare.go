@@ -35,6 +35,8 @@ type Store interface {
 	LeaveLite(client string)
 	LiteStock(ctx context.Context, shard string, id mq.TopicID) (mq.LiteStock, error)
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
+	Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error)
+	Remains(ctx context.Context, shard string) (mq.Remains, error)
 }
 
 // reply returns what a handler returns.
@@ -252,4 +254,16 @@ func (s *Server) GetLiteStock(ctx context.Context, req *storepb.GetLiteStockRequ
 // PurgeTopic calls store.PurgeTopic.
 func (s *Server) PurgeTopic(ctx context.Context, req *storepb.PurgeTopicRequest) (*storepb.PurgeTopicResponse, error) {
 	return reply(&storepb.PurgeTopicResponse{}, s.store.PurgeTopic(ctx, mq.TopicID(req.GetTopic())))
+}
+
+// GetOwed calls store.Owed.
+func (s *Server) GetOwed(ctx context.Context, req *storepb.GetOwedRequest) (*storepb.GetOwedResponse, error) {
+	owed, err := s.store.Owed(ctx, req.GetShard(), mq.TopicID(req.GetTopic()), mq.GroupID(req.GetGroup()))
+	return reply(&storepb.GetOwedResponse{Owed: owed}, err)
+}
+
+// GetRemains calls store.Remains.
+func (s *Server) GetRemains(ctx context.Context, req *storepb.GetRemainsRequest) (*storepb.GetRemainsResponse, error) {
+	r, err := s.store.Remains(ctx, req.GetShard())
+	return reply(remainsPB(r), err)
 }

@@ -67,6 +67,12 @@ func (s *Shard) PlanLite(r mq.LiteSync) (*LitePlan, error) {
 		return nil, fmt.Errorf("action %d of a lite subscription: %w", r.Action, mq.ErrInvalid)
 	}
 	var err error
+	if on, elsewhere := r.Topic.On(s.opts.Name); elsewhere == nil && on.Use != mq.ShardOpen {
+		// None is made any more where nothing is sent: what is there is read.
+		if p.r.Names, err = s.litesThere(r.Topic.ID, r.Names); err != nil {
+			return nil, err
+		}
+	}
 	p.plan, err = s.lites.plan(p.key(), &p.r, r.Action == mq.LiteReplace, time.Now())
 	return p, err
 }

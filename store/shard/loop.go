@@ -50,6 +50,7 @@ type round struct {
 	staged []*request
 	topics map[mq.TopicID]uint64 // registered in this round, with their versions
 	groups map[mq.GroupID]uint64
+	places map[mq.TopicID]keyspace.Placement // likewise
 	// expires says that the round begins with the end of leases.
 	expires bool
 	res     machine.Result // of commands that nobody waits for
@@ -62,12 +63,13 @@ func (rd *round) reset() {
 	rd.batch.Reset()
 	clear(rd.topics)
 	clear(rd.groups)
+	clear(rd.places)
 }
 
 // loop is the shard's goroutine: the only one that touches the machine and
 // appends to the log.
 func (s *Shard) loop() {
-	rd := &round{topics: map[mq.TopicID]uint64{}, groups: map[mq.GroupID]uint64{}}
+	rd := &round{topics: map[mq.TopicID]uint64{}, groups: map[mq.GroupID]uint64{}, places: map[mq.TopicID]keyspace.Placement{}}
 	timer := time.NewTimer(math.MaxInt64)
 	defer timer.Stop()
 	var checkpoint commitlog.Pos
@@ -90,14 +92,15 @@ func (s *Shard) loop() {
 		if err == nil {
 			err = s.room()
 		}
+		refusal := s.notServing
 		if err == nil {
-			err = s.turn(rd)
+			err, refusal = s.turn(rd), s.Err // what has become of these only the log knows
 		}
 		if err != nil {
 			s.fail(err)
 			for _, r := range rd.requests {
 				if r != nil {
-					s.answer(r, s.Err())
+					s.answer(r, refusal())
 				}
 			}
 			s.waiters.wakeAll()
@@ -152,15 +155,15 @@ func (s *Shard) gather(rd *round) {
 	}
 }
 
-// refuseUntilStop answers every request with the failure.
+// refuseUntilStop answers every request with the failure, before which it did not come.
 func (s *Shard) refuseUntilStop() {
 	for {
 		select {
 		case r := <-s.requests:
-			s.answer(r, s.Err())
+			s.answer(r, s.notServing())
 		case <-s.stop:
 			for len(s.requests) > 0 {
-				s.answer(<-s.requests, s.Err())
+				s.answer(<-s.requests, s.notServing())
 			}
 			return
 		}
@@ -354,6 +357,12 @@ func (s *Shard) stageRequest(rd *round, r *request) (staged bool, refusal, err e
 		if _, refusal, err := s.registerGroup(rd, r.group, nil); refusal != nil || err != nil {
 			return false, refusal, err
 		}
+	}
+	if refusal := s.stagePlace(rd, r); refusal != nil {
+		return false, refusal, nil
+	}
+	if r.kind == command.KindPlace && !s.stageClosed(rd, r) {
+		return false, nil, nil
 	}
 	if size := r.size(); size > s.log.MaxPayload() {
 		return false, fmt.Errorf("request of %d bytes, the log takes %d: %w", size, s.log.MaxPayload(), mq.ErrTooLarge), nil

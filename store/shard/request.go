@@ -39,6 +39,7 @@ type request struct {
 	litePop       command.LiteAttempt // of a lite-pop, too
 	liteExpire    command.LiteExpire
 	liteTrim      command.LiteTrim
+	place         command.Place
 
 	submitted int64 // the shard's time when it was put into the queue; none for a query
 	internal  bool  // the shard's own: not counted as somebody's call
@@ -205,6 +206,9 @@ func (r *request) encoder(now int64) commitlog.Encoder {
 	case command.KindDrop:
 		r.drop.Time = now
 		return &r.drop
+	case command.KindPlace:
+		r.place.Time = now
+		return &r.place
 	}
 	panic("BUG: request of kind " + r.kind.String())
 }

@@ -333,6 +333,10 @@ func (s *Shard) Err() error {
 	return nil
 }
 
+// notServing is the error of what was asked when the shard had stopped: nothing of it was
+// done.
+func (s *Shard) notServing() error { return fmt.Errorf("%w: %w", mq.ErrNotServing, s.Err()) }
+
 // fail stops the shard for good. Nothing is acknowledged after it, and nothing of the
 // views reaches the disk, also when another goroutine is about to stop it.
 func (s *Shard) fail(cause error) {
@@ -361,7 +365,7 @@ func (s *Shard) fail(cause error) {
 // It returns the failure of the shard, if that is why nothing could be flushed.
 func (s *Shard) Close() error {
 	s.closed.Do(func() {
-		s.endCalls(fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped))
+		s.endCalls(fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrNotServing))
 		s.submit.Lock()
 		s.submit.closed = true
 		s.submit.Unlock()
@@ -480,8 +484,8 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	if back {
 		closing = nil // the loop goes on until it has them
 	}
-	if err := s.Err(); err != nil {
-		return err
+	if s.Err() != nil {
+		return s.notServing()
 	}
 	if r.query == nil {
 		r.submitted = s.clock.peek()

@@ -356,7 +356,9 @@ type ShardQueues struct {
 	// Queues 0 to read_queues-1 may be received from.
 	ReadQueues int32 `protobuf:"varint,2,opt,name=read_queues,json=readQueues,proto3" json:"read_queues,omitempty"`
 	// Queues 0 to write_queues-1 are sent to.
-	WriteQueues   int32 `protobuf:"varint,3,opt,name=write_queues,json=writeQueues,proto3" json:"write_queues,omitempty"`
+	WriteQueues int32 `protobuf:"varint,3,opt,name=write_queues,json=writeQueues,proto3" json:"write_queues,omitempty"`
+	// The topic leaves the shard: nothing is sent there any more.
+	Leaving       bool `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -410,6 +412,13 @@ func (x *ShardQueues) GetWriteQueues() int32 {
 		return x.WriteQueues
 	}
 	return 0
+}
+
+func (x *ShardQueues) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
 }
 
 // QueueStatus is the state of one queue of a topic.
@@ -911,7 +920,10 @@ type UpdateTopicRequest struct {
 	// New time for which messages that were sent are known; 0: not at all.
 	Dedup *durationpb.Duration `protobuf:"bytes,7,opt,name=dedup,proto3" json:"dedup,omitempty"`
 	// New life of lite topics; 0: for ever.
-	LiteTtl       *durationpb.Duration `protobuf:"bytes,10,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
+	LiteTtl *durationpb.Duration `protobuf:"bytes,10,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
+	// Give it queues on every shard that takes new topics and that it is not on. Message
+	// groups and lite topics stay where they are.
+	Spread        bool `protobuf:"varint,11,opt,name=spread,proto3" json:"spread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1000,6 +1012,13 @@ func (x *UpdateTopicRequest) GetLiteTtl() *durationpb.Duration {
 		return x.LiteTtl
 	}
 	return nil
+}
+
+func (x *UpdateTopicRequest) GetSpread() bool {
+	if x != nil {
+		return x.Spread
+	}
+	return false
 }
 
 // UpdateTopicResponse answers UpdateTopic.
@@ -2777,12 +2796,13 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"permission\x127\n" +
 	"\tretention\x18\b \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
 	"\x05dedup\x18\t \x01(\v2\x19.google.protobuf.DurationR\x05dedup\x124\n" +
-	"\blite_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aliteTtl\"g\n" +
+	"\blite_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aliteTtl\"\x81\x01\n" +
 	"\vShardQueues\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x1f\n" +
 	"\vread_queues\x18\x02 \x01(\x05R\n" +
 	"readQueues\x12!\n" +
-	"\fwrite_queues\x18\x03 \x01(\x05R\vwriteQueues\"w\n" +
+	"\fwrite_queues\x18\x03 \x01(\x05R\vwriteQueues\x12\x18\n" +
+	"\aleaving\x18\x04 \x01(\bR\aleaving\"w\n" +
 	"\vQueueStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x05R\x05queue\x12\x1d\n" +
@@ -2819,7 +2839,7 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0einclude_system\x18\x02 \x01(\bR\rincludeSystem\"E\n" +
 	"\x12ListTopicsResponse\x12/\n" +
-	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xa7\x03\n" +
+	"\x06topics\x18\x01 \x03(\v2\x17.perigee.admin.v1.TopicR\x06topics\"\xbf\x03\n" +
 	"\x12UpdateTopicRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
@@ -2832,7 +2852,8 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\tretention\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12/\n" +
 	"\x05dedup\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05dedup\x124\n" +
 	"\blite_ttl\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\aliteTtlB\x0e\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aliteTtl\x12\x16\n" +
+	"\x06spread\x18\v \x01(\bR\x06spreadB\x0e\n" +
 	"\f_read_queuesB\x0f\n" +
 	"\r_write_queuesB\r\n" +
 	"\v_permission\"D\n" +

@@ -89,7 +89,7 @@ const (
 	ShardState_SHARD_STATE_UNSPECIFIED ShardState = 0
 	// New topics are.
 	ShardState_SHARD_STATE_ACTIVE ShardState = 1
-	// No new topics are; those that it has stay.
+	// No new topics are, and those that it has leave it.
 	ShardState_SHARD_STATE_DRAINING ShardState = 2
 	// It has no topics and gets none.
 	ShardState_SHARD_STATE_REMOVED ShardState = 3
@@ -330,7 +330,9 @@ type Shard struct {
 	// Name of the node that serves it; empty when none is alive that does.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// How many topics are on it. Those of dead letters count on the shard of their group.
-	Topics        int64 `protobuf:"varint,4,opt,name=topics,proto3" json:"topics,omitempty"`
+	Topics int64 `protobuf:"varint,4,opt,name=topics,proto3" json:"topics,omitempty"`
+	// Of a shard that is DRAINING: how far its topics have left it.
+	Leaving       *Leaving `protobuf:"bytes,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +395,149 @@ func (x *Shard) GetTopics() int64 {
 	return 0
 }
 
+func (x *Shard) GetLeaving() *Leaving {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
+// Leaving is how far topics have left a shard, and what is left there.
+type Leaving struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topics that are sent to there, because no other shard could take them.
+	Open int64 `protobuf:"varint,1,opt,name=open,proto3" json:"open,omitempty"`
+	// Topics that are sent to there no more. The shard has not said yet that it refuses it.
+	Closing int64 `protobuf:"varint,2,opt,name=closing,proto3" json:"closing,omitempty"`
+	// Topics of which the shard refuses what is sent.
+	Closed int64 `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
+	// Queues that hold messages.
+	Queues int64 `protobuf:"varint,4,opt,name=queues,proto3" json:"queues,omitempty"`
+	// The messages in them, those too that every group has settled and that retention keeps.
+	Messages int64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Delayed messages and half messages that are in no queue yet.
+	Pending int64 `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Dead letters; the queues and messages above are without them.
+	DeadLetters int64 `protobuf:"varint,7,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	// Pairs of a group and a topic that have messages left to settle.
+	Owing int64 `protobuf:"varint,8,opt,name=owing,proto3" json:"owing,omitempty"`
+	// One of those groups, as NAMESPACE/NAME or NAME; empty: none.
+	OwingGroup string `protobuf:"bytes,9,opt,name=owing_group,json=owingGroup,proto3" json:"owing_group,omitempty"`
+	// Its topic.
+	OwingTopic string `protobuf:"bytes,10,opt,name=owing_topic,json=owingTopic,proto3" json:"owing_topic,omitempty"`
+	// Why the store cannot be asked; then what is counted of messages is not known.
+	Error         string `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leaving) Reset() {
+	*x = Leaving{}
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leaving) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leaving) ProtoMessage() {}
+
+func (x *Leaving) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
+func (*Leaving) Descriptor() ([]byte, []int) {
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Leaving) GetOpen() int64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *Leaving) GetClosing() int64 {
+	if x != nil {
+		return x.Closing
+	}
+	return 0
+}
+
+func (x *Leaving) GetClosed() int64 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *Leaving) GetQueues() int64 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *Leaving) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Leaving) GetPending() int64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *Leaving) GetDeadLetters() int64 {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return 0
+}
+
+func (x *Leaving) GetOwing() int64 {
+	if x != nil {
+		return x.Owing
+	}
+	return 0
+}
+
+func (x *Leaving) GetOwingGroup() string {
+	if x != nil {
+		return x.OwingGroup
+	}
+	return ""
+}
+
+func (x *Leaving) GetOwingTopic() string {
+	if x != nil {
+		return x.OwingTopic
+	}
+	return ""
+}
+
+func (x *Leaving) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // GetClusterRequest asks for all of it.
 type GetClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -402,7 +547,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[3]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +559,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[3]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +572,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 // GetClusterResponse answers GetCluster.
@@ -449,7 +594,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[4]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +606,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[4]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +619,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetClusterResponse) GetNode() string {
@@ -521,7 +666,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[5]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +678,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[5]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +691,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 // ListNodesResponse answers ListNodes.
@@ -560,7 +705,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[6]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +717,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[6]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +730,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -604,7 +749,7 @@ type ListShardsRequest struct {
 
 func (x *ListShardsRequest) Reset() {
 	*x = ListShardsRequest{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[7]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +761,7 @@ func (x *ListShardsRequest) String() string {
 func (*ListShardsRequest) ProtoMessage() {}
 
 func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[7]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +774,7 @@ func (x *ListShardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsRequest.ProtoReflect.Descriptor instead.
 func (*ListShardsRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 // ListShardsResponse answers ListShards.
@@ -643,7 +788,7 @@ type ListShardsResponse struct {
 
 func (x *ListShardsResponse) Reset() {
 	*x = ListShardsResponse{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[8]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +800,7 @@ func (x *ListShardsResponse) String() string {
 func (*ListShardsResponse) ProtoMessage() {}
 
 func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[8]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +813,7 @@ func (x *ListShardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShardsResponse.ProtoReflect.Descriptor instead.
 func (*ListShardsResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListShardsResponse) GetShards() []*Shard {
@@ -691,7 +836,7 @@ type SetShardRequest struct {
 
 func (x *SetShardRequest) Reset() {
 	*x = SetShardRequest{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[9]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +848,7 @@ func (x *SetShardRequest) String() string {
 func (*SetShardRequest) ProtoMessage() {}
 
 func (x *SetShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[9]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +861,7 @@ func (x *SetShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardRequest.ProtoReflect.Descriptor instead.
 func (*SetShardRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetShardRequest) GetName() string {
@@ -744,7 +889,7 @@ type SetShardResponse struct {
 
 func (x *SetShardResponse) Reset() {
 	*x = SetShardResponse{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[10]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +901,7 @@ func (x *SetShardResponse) String() string {
 func (*SetShardResponse) ProtoMessage() {}
 
 func (x *SetShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[10]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +914,7 @@ func (x *SetShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetShardResponse.ProtoReflect.Descriptor instead.
 func (*SetShardResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SetShardResponse) GetShard() *Shard {
@@ -787,13 +932,19 @@ type RemoveShardRequest struct {
 	// Remove it although dead letters are on it, or nobody can be asked whether any are:
 	// they are lost.
 	LoseDeadLetters bool `protobuf:"varint,2,opt,name=lose_dead_letters,json=loseDeadLetters,proto3" json:"lose_dead_letters,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Remove it although it holds messages that every group has settled: groups cannot go back
+	// to them any more.
+	LoseSettled bool `protobuf:"varint,3,opt,name=lose_settled,json=loseSettled,proto3" json:"lose_settled,omitempty"`
+	// Remove it whatever is on it, and although nobody can be asked what that is: messages that
+	// nobody has settled, delayed messages and half messages are lost.
+	LoseMessages  bool `protobuf:"varint,4,opt,name=lose_messages,json=loseMessages,proto3" json:"lose_messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveShardRequest) Reset() {
 	*x = RemoveShardRequest{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[11]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +956,7 @@ func (x *RemoveShardRequest) String() string {
 func (*RemoveShardRequest) ProtoMessage() {}
 
 func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[11]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +969,7 @@ func (x *RemoveShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardRequest.ProtoReflect.Descriptor instead.
 func (*RemoveShardRequest) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveShardRequest) GetName() string {
@@ -835,6 +986,20 @@ func (x *RemoveShardRequest) GetLoseDeadLetters() bool {
 	return false
 }
 
+func (x *RemoveShardRequest) GetLoseSettled() bool {
+	if x != nil {
+		return x.LoseSettled
+	}
+	return false
+}
+
+func (x *RemoveShardRequest) GetLoseMessages() bool {
+	if x != nil {
+		return x.LoseMessages
+	}
+	return false
+}
+
 // RemoveShardResponse answers RemoveShard.
 type RemoveShardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -846,7 +1011,7 @@ type RemoveShardResponse struct {
 
 func (x *RemoveShardResponse) Reset() {
 	*x = RemoveShardResponse{}
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[12]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1023,7 @@ func (x *RemoveShardResponse) String() string {
 func (*RemoveShardResponse) ProtoMessage() {}
 
 func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[12]
+	mi := &file_perigee_admin_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1036,7 @@ func (x *RemoveShardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveShardResponse.ProtoReflect.Descriptor instead.
 func (*RemoveShardResponse) Descriptor() ([]byte, []int) {
-	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_perigee_admin_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveShardResponse) GetShard() *Shard {
@@ -899,12 +1064,28 @@ const file_perigee_admin_v1_cluster_proto_rawDesc = "" +
 	"\x06shards\x18\x04 \x03(\tR\x06shards\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12 \n" +
-	"\vunreachable\x18\a \x01(\tR\vunreachable\"{\n" +
+	"\vunreachable\x18\a \x01(\tR\vunreachable\"\xb0\x01\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.perigee.admin.v1.ShardStateR\x05state\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
-	"\x06topics\x18\x04 \x01(\x03R\x06topics\"\x13\n" +
+	"\x06topics\x18\x04 \x01(\x03R\x06topics\x123\n" +
+	"\aleaving\x18\x05 \x01(\v2\x19.perigee.admin.v1.LeavingR\aleaving\"\xae\x02\n" +
+	"\aLeaving\x12\x12\n" +
+	"\x04open\x18\x01 \x01(\x03R\x04open\x12\x18\n" +
+	"\aclosing\x18\x02 \x01(\x03R\aclosing\x12\x16\n" +
+	"\x06closed\x18\x03 \x01(\x03R\x06closed\x12\x16\n" +
+	"\x06queues\x18\x04 \x01(\x03R\x06queues\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x03R\bmessages\x12\x18\n" +
+	"\apending\x18\x06 \x01(\x03R\apending\x12!\n" +
+	"\fdead_letters\x18\a \x01(\x03R\vdeadLetters\x12\x14\n" +
+	"\x05owing\x18\b \x01(\x03R\x05owing\x12\x1f\n" +
+	"\vowing_group\x18\t \x01(\tR\n" +
+	"owingGroup\x12\x1f\n" +
+	"\vowing_topic\x18\n" +
+	" \x01(\tR\n" +
+	"owingTopic\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\"\x13\n" +
 	"\x11GetClusterRequest\"\xd7\x01\n" +
 	"\x12GetClusterResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x122\n" +
@@ -922,10 +1103,12 @@ const file_perigee_admin_v1_cluster_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.perigee.admin.v1.ShardStateR\x05state\"A\n" +
 	"\x10SetShardResponse\x12-\n" +
-	"\x05shard\x18\x01 \x01(\v2\x17.perigee.admin.v1.ShardR\x05shard\"T\n" +
+	"\x05shard\x18\x01 \x01(\v2\x17.perigee.admin.v1.ShardR\x05shard\"\x9c\x01\n" +
 	"\x12RemoveShardRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
-	"\x11lose_dead_letters\x18\x02 \x01(\bR\x0floseDeadLetters\"D\n" +
+	"\x11lose_dead_letters\x18\x02 \x01(\bR\x0floseDeadLetters\x12!\n" +
+	"\flose_settled\x18\x03 \x01(\bR\vloseSettled\x12#\n" +
+	"\rlose_messages\x18\x04 \x01(\bR\floseMessages\"D\n" +
 	"\x13RemoveShardResponse\x12-\n" +
 	"\x05shard\x18\x01 \x01(\v2\x17.perigee.admin.v1.ShardR\x05shard*Q\n" +
 	"\x04Tier\x12\x14\n" +
@@ -963,52 +1146,54 @@ func file_perigee_admin_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_admin_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perigee_admin_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_perigee_admin_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_perigee_admin_v1_cluster_proto_goTypes = []any{
 	(Tier)(0),                     // 0: perigee.admin.v1.Tier
 	(ShardState)(0),               // 1: perigee.admin.v1.ShardState
 	(*Router)(nil),                // 2: perigee.admin.v1.Router
 	(*Node)(nil),                  // 3: perigee.admin.v1.Node
 	(*Shard)(nil),                 // 4: perigee.admin.v1.Shard
-	(*GetClusterRequest)(nil),     // 5: perigee.admin.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),    // 6: perigee.admin.v1.GetClusterResponse
-	(*ListNodesRequest)(nil),      // 7: perigee.admin.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 8: perigee.admin.v1.ListNodesResponse
-	(*ListShardsRequest)(nil),     // 9: perigee.admin.v1.ListShardsRequest
-	(*ListShardsResponse)(nil),    // 10: perigee.admin.v1.ListShardsResponse
-	(*SetShardRequest)(nil),       // 11: perigee.admin.v1.SetShardRequest
-	(*SetShardResponse)(nil),      // 12: perigee.admin.v1.SetShardResponse
-	(*RemoveShardRequest)(nil),    // 13: perigee.admin.v1.RemoveShardRequest
-	(*RemoveShardResponse)(nil),   // 14: perigee.admin.v1.RemoveShardResponse
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Leaving)(nil),               // 5: perigee.admin.v1.Leaving
+	(*GetClusterRequest)(nil),     // 6: perigee.admin.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),    // 7: perigee.admin.v1.GetClusterResponse
+	(*ListNodesRequest)(nil),      // 8: perigee.admin.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 9: perigee.admin.v1.ListNodesResponse
+	(*ListShardsRequest)(nil),     // 10: perigee.admin.v1.ListShardsRequest
+	(*ListShardsResponse)(nil),    // 11: perigee.admin.v1.ListShardsResponse
+	(*SetShardRequest)(nil),       // 12: perigee.admin.v1.SetShardRequest
+	(*SetShardResponse)(nil),      // 13: perigee.admin.v1.SetShardResponse
+	(*RemoveShardRequest)(nil),    // 14: perigee.admin.v1.RemoveShardRequest
+	(*RemoveShardResponse)(nil),   // 15: perigee.admin.v1.RemoveShardResponse
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_perigee_admin_v1_cluster_proto_depIdxs = []int32{
 	0,  // 0: perigee.admin.v1.Node.tier:type_name -> perigee.admin.v1.Tier
-	15, // 1: perigee.admin.v1.Node.started:type_name -> google.protobuf.Timestamp
+	16, // 1: perigee.admin.v1.Node.started:type_name -> google.protobuf.Timestamp
 	1,  // 2: perigee.admin.v1.Shard.state:type_name -> perigee.admin.v1.ShardState
-	2,  // 3: perigee.admin.v1.GetClusterResponse.routers:type_name -> perigee.admin.v1.Router
-	3,  // 4: perigee.admin.v1.GetClusterResponse.nodes:type_name -> perigee.admin.v1.Node
-	4,  // 5: perigee.admin.v1.GetClusterResponse.shards:type_name -> perigee.admin.v1.Shard
-	3,  // 6: perigee.admin.v1.ListNodesResponse.nodes:type_name -> perigee.admin.v1.Node
-	4,  // 7: perigee.admin.v1.ListShardsResponse.shards:type_name -> perigee.admin.v1.Shard
-	1,  // 8: perigee.admin.v1.SetShardRequest.state:type_name -> perigee.admin.v1.ShardState
-	4,  // 9: perigee.admin.v1.SetShardResponse.shard:type_name -> perigee.admin.v1.Shard
-	4,  // 10: perigee.admin.v1.RemoveShardResponse.shard:type_name -> perigee.admin.v1.Shard
-	5,  // 11: perigee.admin.v1.ClusterService.GetCluster:input_type -> perigee.admin.v1.GetClusterRequest
-	7,  // 12: perigee.admin.v1.ClusterService.ListNodes:input_type -> perigee.admin.v1.ListNodesRequest
-	9,  // 13: perigee.admin.v1.ClusterService.ListShards:input_type -> perigee.admin.v1.ListShardsRequest
-	11, // 14: perigee.admin.v1.ClusterService.SetShard:input_type -> perigee.admin.v1.SetShardRequest
-	13, // 15: perigee.admin.v1.ClusterService.RemoveShard:input_type -> perigee.admin.v1.RemoveShardRequest
-	6,  // 16: perigee.admin.v1.ClusterService.GetCluster:output_type -> perigee.admin.v1.GetClusterResponse
-	8,  // 17: perigee.admin.v1.ClusterService.ListNodes:output_type -> perigee.admin.v1.ListNodesResponse
-	10, // 18: perigee.admin.v1.ClusterService.ListShards:output_type -> perigee.admin.v1.ListShardsResponse
-	12, // 19: perigee.admin.v1.ClusterService.SetShard:output_type -> perigee.admin.v1.SetShardResponse
-	14, // 20: perigee.admin.v1.ClusterService.RemoveShard:output_type -> perigee.admin.v1.RemoveShardResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	5,  // 3: perigee.admin.v1.Shard.leaving:type_name -> perigee.admin.v1.Leaving
+	2,  // 4: perigee.admin.v1.GetClusterResponse.routers:type_name -> perigee.admin.v1.Router
+	3,  // 5: perigee.admin.v1.GetClusterResponse.nodes:type_name -> perigee.admin.v1.Node
+	4,  // 6: perigee.admin.v1.GetClusterResponse.shards:type_name -> perigee.admin.v1.Shard
+	3,  // 7: perigee.admin.v1.ListNodesResponse.nodes:type_name -> perigee.admin.v1.Node
+	4,  // 8: perigee.admin.v1.ListShardsResponse.shards:type_name -> perigee.admin.v1.Shard
+	1,  // 9: perigee.admin.v1.SetShardRequest.state:type_name -> perigee.admin.v1.ShardState
+	4,  // 10: perigee.admin.v1.SetShardResponse.shard:type_name -> perigee.admin.v1.Shard
+	4,  // 11: perigee.admin.v1.RemoveShardResponse.shard:type_name -> perigee.admin.v1.Shard
+	6,  // 12: perigee.admin.v1.ClusterService.GetCluster:input_type -> perigee.admin.v1.GetClusterRequest
+	8,  // 13: perigee.admin.v1.ClusterService.ListNodes:input_type -> perigee.admin.v1.ListNodesRequest
+	10, // 14: perigee.admin.v1.ClusterService.ListShards:input_type -> perigee.admin.v1.ListShardsRequest
+	12, // 15: perigee.admin.v1.ClusterService.SetShard:input_type -> perigee.admin.v1.SetShardRequest
+	14, // 16: perigee.admin.v1.ClusterService.RemoveShard:input_type -> perigee.admin.v1.RemoveShardRequest
+	7,  // 17: perigee.admin.v1.ClusterService.GetCluster:output_type -> perigee.admin.v1.GetClusterResponse
+	9,  // 18: perigee.admin.v1.ClusterService.ListNodes:output_type -> perigee.admin.v1.ListNodesResponse
+	11, // 19: perigee.admin.v1.ClusterService.ListShards:output_type -> perigee.admin.v1.ListShardsResponse
+	13, // 20: perigee.admin.v1.ClusterService.SetShard:output_type -> perigee.admin.v1.SetShardResponse
+	15, // 21: perigee.admin.v1.ClusterService.RemoveShard:output_type -> perigee.admin.v1.RemoveShardResponse
+	17, // [17:22] is the sub-list for method output_type
+	12, // [12:17] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_perigee_admin_v1_cluster_proto_init() }
@@ -1022,7 +1207,7 @@ func file_perigee_admin_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_admin_v1_cluster_proto_rawDesc), len(file_perigee_admin_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,7 +46,7 @@ type ClusterServiceClient interface {
 	ListShards(ctx context.Context, in *ListShardsRequest, opts ...grpc.CallOption) (*ListShardsResponse, error)
 	// SetShard makes a shard active or draining. A server in one process refuses it.
 	SetShard(ctx context.Context, in *SetShardRequest, opts ...grpc.CallOption) (*SetShardResponse, error)
-	// RemoveShard removes a shard that no topic is on and that holds no dead letters. Its
+	// RemoveShard removes a shard that its topics have left, and that holds nothing. Its
 	// name is kept: a store that serves it is refused from then on when it registers. A
 	// server in one process refuses it.
 	RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error)
@@ -128,7 +128,7 @@ type ClusterServiceServer interface {
 	ListShards(context.Context, *ListShardsRequest) (*ListShardsResponse, error)
 	// SetShard makes a shard active or draining. A server in one process refuses it.
 	SetShard(context.Context, *SetShardRequest) (*SetShardResponse, error)
-	// RemoveShard removes a shard that no topic is on and that holds no dead letters. Its
+	// RemoveShard removes a shard that its topics have left, and that holds nothing. Its
 	// name is kept: a store that serves it is refused from then on when it registers. A
 	// server in one process refuses it.
 	RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error)

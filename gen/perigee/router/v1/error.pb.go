@@ -92,6 +92,11 @@ const (
 	ErrorKind_ERROR_KIND_UNAVAILABLE ErrorKind = 30
 	// The connection broke before there was an answer. UNAVAILABLE comes with it.
 	ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN ErrorKind = 31
+	// The caller knows less than the shard of where a topic lies, or of a group. UNAVAILABLE
+	// comes with it.
+	ErrorKind_ERROR_KIND_STALE ErrorKind = 32
+	// The tier had stopped before it was asked. STOPPED comes with it.
+	ErrorKind_ERROR_KIND_NOT_SERVING ErrorKind = 33
 	// The caller has given up.
 	ErrorKind_ERROR_KIND_CANCELED ErrorKind = 1001
 	// The time that the caller gave is over.
@@ -133,6 +138,8 @@ var (
 		29:   "ERROR_KIND_NOT_IMPLEMENTED",
 		30:   "ERROR_KIND_UNAVAILABLE",
 		31:   "ERROR_KIND_OUTCOME_UNKNOWN",
+		32:   "ERROR_KIND_STALE",
+		33:   "ERROR_KIND_NOT_SERVING",
 		1001: "ERROR_KIND_CANCELED",
 		1002: "ERROR_KIND_DEADLINE_EXCEEDED",
 	}
@@ -169,6 +176,8 @@ var (
 		"ERROR_KIND_NOT_IMPLEMENTED":         29,
 		"ERROR_KIND_UNAVAILABLE":             30,
 		"ERROR_KIND_OUTCOME_UNKNOWN":         31,
+		"ERROR_KIND_STALE":                   32,
+		"ERROR_KIND_NOT_SERVING":             33,
 		"ERROR_KIND_CANCELED":                1001,
 		"ERROR_KIND_DEADLINE_EXCEEDED":       1002,
 	}
@@ -460,7 +469,7 @@ const file_perigee_router_v1_error_proto_rawDesc = "" +
 	"\x05queue\x18\x03 \x01(\x05R\x05queue\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x10\n" +
 	"\x03min\x18\x05 \x01(\x03R\x03min\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x03R\x04next*\x96\b\n" +
+	"\x04next\x18\x06 \x01(\x03R\x04next*\xc8\b\n" +
 	"\tErrorKind\x12\x1a\n" +
 	"\x16ERROR_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_KIND_INVALID\x10\x01\x12\x1c\n" +
@@ -494,7 +503,9 @@ const file_perigee_router_v1_error_proto_rawDesc = "" +
 	"\x12ERROR_KIND_STOPPED\x10\x1c\x12\x1e\n" +
 	"\x1aERROR_KIND_NOT_IMPLEMENTED\x10\x1d\x12\x1a\n" +
 	"\x16ERROR_KIND_UNAVAILABLE\x10\x1e\x12\x1e\n" +
-	"\x1aERROR_KIND_OUTCOME_UNKNOWN\x10\x1f\x12\x18\n" +
+	"\x1aERROR_KIND_OUTCOME_UNKNOWN\x10\x1f\x12\x14\n" +
+	"\x10ERROR_KIND_STALE\x10 \x12\x1a\n" +
+	"\x16ERROR_KIND_NOT_SERVING\x10!\x12\x18\n" +
 	"\x13ERROR_KIND_CANCELED\x10\xe9\a\x12!\n" +
 	"\x1cERROR_KIND_DEADLINE_EXCEEDED\x10\xea\aB>Z<github.com/perigee-mq/perigee/gen/perigee/router/v1;routerpbb\x06proto3"
 

@@ -85,7 +85,7 @@ const (
 	ShardState_SHARD_STATE_UNSPECIFIED ShardState = 0
 	// New topics are.
 	ShardState_SHARD_STATE_ACTIVE ShardState = 1
-	// No new topics are.
+	// No new topics are, and those that it has leave it.
 	ShardState_SHARD_STATE_DRAINING ShardState = 2
 	// No topics are.
 	ShardState_SHARD_STATE_REMOVED ShardState = 3
@@ -1347,7 +1347,9 @@ type UpdateTopicRequest struct {
 	// As in Topic.
 	Dedup *int64 `protobuf:"varint,8,opt,name=dedup,proto3,oneof" json:"dedup,omitempty"`
 	// As in Topic.
-	LiteTtl       *int64 `protobuf:"varint,9,opt,name=lite_ttl,json=liteTtl,proto3,oneof" json:"lite_ttl,omitempty"`
+	LiteTtl *int64 `protobuf:"varint,9,opt,name=lite_ttl,json=liteTtl,proto3,oneof" json:"lite_ttl,omitempty"`
+	// Give it queues on every shard that takes new topics and that it is not on.
+	Spread        bool `protobuf:"varint,10,opt,name=spread,proto3" json:"spread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1443,6 +1445,13 @@ func (x *UpdateTopicRequest) GetLiteTtl() int64 {
 		return *x.LiteTtl
 	}
 	return 0
+}
+
+func (x *UpdateTopicRequest) GetSpread() bool {
+	if x != nil {
+		return x.Spread
+	}
+	return false
 }
 
 // UpdateTopicResponse answers UpdateTopic.
@@ -1856,7 +1865,9 @@ type UpdateGroupRequest struct {
 	// As in Group.
 	LiteExclusive *bool `protobuf:"varint,7,opt,name=lite_exclusive,json=liteExclusive,proto3,oneof" json:"lite_exclusive,omitempty"`
 	// As in Group.
-	Broadcast     *bool `protobuf:"varint,8,opt,name=broadcast,proto3,oneof" json:"broadcast,omitempty"`
+	Broadcast *bool `protobuf:"varint,8,opt,name=broadcast,proto3,oneof" json:"broadcast,omitempty"`
+	// Give it another version, whatever else changes.
+	Touch         bool `protobuf:"varint,9,opt,name=touch,proto3" json:"touch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1943,6 +1954,13 @@ func (x *UpdateGroupRequest) GetLiteExclusive() bool {
 func (x *UpdateGroupRequest) GetBroadcast() bool {
 	if x != nil && x.Broadcast != nil {
 		return *x.Broadcast
+	}
+	return false
+}
+
+func (x *UpdateGroupRequest) GetTouch() bool {
+	if x != nil {
+		return x.Touch
 	}
 	return false
 }
@@ -2467,7 +2485,9 @@ type RemoveShardRequest struct {
 	// What the caller knows.
 	Known *Known `protobuf:"bytes,1,opt,name=known,proto3" json:"known,omitempty"`
 	// The shard.
-	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Remove it although topics have not left it.
+	Lose          bool `protobuf:"varint,3,opt,name=lose,proto3" json:"lose,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2514,6 +2534,13 @@ func (x *RemoveShardRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *RemoveShardRequest) GetLose() bool {
+	if x != nil {
+		return x.Lose
+	}
+	return false
 }
 
 // RemoveShardResponse answers RemoveShard.
@@ -2565,6 +2592,171 @@ func (x *RemoveShardResponse) GetShard() *Shard {
 }
 
 func (x *RemoveShardResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// CloseShardRequest says what a shard refuses.
+type CloseShardRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the caller knows.
+	Known *Known `protobuf:"bytes,1,opt,name=known,proto3" json:"known,omitempty"`
+	// The shard.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The topics.
+	Topics        []*ClosedTopic `protobuf:"bytes,3,rep,name=topics,proto3" json:"topics,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseShardRequest) Reset() {
+	*x = CloseShardRequest{}
+	mi := &file_perigee_router_v1_router_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseShardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseShardRequest) ProtoMessage() {}
+
+func (x *CloseShardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_router_v1_router_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseShardRequest.ProtoReflect.Descriptor instead.
+func (*CloseShardRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_router_v1_router_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CloseShardRequest) GetKnown() *Known {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *CloseShardRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CloseShardRequest) GetTopics() []*ClosedTopic {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
+// ClosedTopic is a topic of which a shard refuses what is sent to it.
+type ClosedTopic struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// By an earlier placement than this.
+	Placed        uint64 `protobuf:"varint,2,opt,name=placed,proto3" json:"placed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClosedTopic) Reset() {
+	*x = ClosedTopic{}
+	mi := &file_perigee_router_v1_router_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClosedTopic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClosedTopic) ProtoMessage() {}
+
+func (x *ClosedTopic) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_router_v1_router_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClosedTopic.ProtoReflect.Descriptor instead.
+func (*ClosedTopic) Descriptor() ([]byte, []int) {
+	return file_perigee_router_v1_router_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ClosedTopic) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ClosedTopic) GetPlaced() uint64 {
+	if x != nil {
+		return x.Placed
+	}
+	return 0
+}
+
+// CloseShardResponse answers CloseShard.
+type CloseShardResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A revision that shows it.
+	Revision      uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseShardResponse) Reset() {
+	*x = CloseShardResponse{}
+	mi := &file_perigee_router_v1_router_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseShardResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseShardResponse) ProtoMessage() {}
+
+func (x *CloseShardResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_router_v1_router_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseShardResponse.ProtoReflect.Descriptor instead.
+func (*CloseShardResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_router_v1_router_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *CloseShardResponse) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
@@ -2661,7 +2853,7 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x13CreateTopicResponse\x12.\n" +
 	"\x05topic\x18\x01 \x01(\v2\x18.perigee.router.v1.TopicR\x05topic\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xfa\x03\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\x92\x04\n" +
 	"\x12UpdateTopicRequest\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x125\n" +
@@ -2674,7 +2866,9 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"permission\x88\x01\x01\x12!\n" +
 	"\tretention\x18\a \x01(\x03H\x04R\tretention\x88\x01\x01\x12\x19\n" +
 	"\x05dedup\x18\b \x01(\x03H\x05R\x05dedup\x88\x01\x01\x12\x1e\n" +
-	"\blite_ttl\x18\t \x01(\x03H\x06R\aliteTtl\x88\x01\x01B\a\n" +
+	"\blite_ttl\x18\t \x01(\x03H\x06R\aliteTtl\x88\x01\x01\x12\x16\n" +
+	"\x06spread\x18\n" +
+	" \x01(\bR\x06spreadB\a\n" +
 	"\x05_typeB\x0e\n" +
 	"\f_read_queuesB\x0f\n" +
 	"\r_write_queuesB\r\n" +
@@ -2708,7 +2902,7 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x13CreateGroupResponse\x12.\n" +
 	"\x05group\x18\x01 \x01(\v2\x18.perigee.router.v1.GroupR\x05group\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xa8\x03\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xbe\x03\n" +
 	"\x12UpdateGroupRequest\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x12\x17\n" +
@@ -2718,7 +2912,8 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\n" +
 	"lite_topic\x18\x06 \x01(\tH\x01R\tliteTopic\x88\x01\x01\x12*\n" +
 	"\x0elite_exclusive\x18\a \x01(\bH\x02R\rliteExclusive\x88\x01\x01\x12!\n" +
-	"\tbroadcast\x18\b \x01(\bH\x03R\tbroadcast\x88\x01\x01B\a\n" +
+	"\tbroadcast\x18\b \x01(\bH\x03R\tbroadcast\x88\x01\x01\x12\x14\n" +
+	"\x05touch\x18\t \x01(\bR\x05touchB\a\n" +
 	"\x05_fifoB\r\n" +
 	"\v_lite_topicB\x11\n" +
 	"\x0f_lite_exclusiveB\f\n" +
@@ -2749,13 +2944,23 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x1d.perigee.router.v1.ShardStateR\x05state\"^\n" +
 	"\x10SetShardResponse\x12.\n" +
 	"\x05shard\x18\x01 \x01(\v2\x18.perigee.router.v1.ShardR\x05shard\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"X\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"l\n" +
 	"\x12RemoveShardRequest\x12.\n" +
 	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"a\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04lose\x18\x03 \x01(\bR\x04lose\"a\n" +
 	"\x13RemoveShardResponse\x12.\n" +
 	"\x05shard\x18\x01 \x01(\v2\x18.perigee.router.v1.ShardR\x05shard\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision*<\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\x8f\x01\n" +
+	"\x11CloseShardRequest\x12.\n" +
+	"\x05known\x18\x01 \x01(\v2\x18.perigee.router.v1.KnownR\x05known\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x126\n" +
+	"\x06topics\x18\x03 \x03(\v2\x1e.perigee.router.v1.ClosedTopicR\x06topics\"5\n" +
+	"\vClosedTopic\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
+	"\x06placed\x18\x02 \x01(\x04R\x06placed\"0\n" +
+	"\x12CloseShardResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision*<\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2767,7 +2972,7 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\x17SHARD_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SHARD_STATE_ACTIVE\x10\x01\x12\x18\n" +
 	"\x14SHARD_STATE_DRAINING\x10\x02\x12\x17\n" +
-	"\x13SHARD_STATE_REMOVED\x10\x032\x80\n" +
+	"\x13SHARD_STATE_REMOVED\x10\x032\xdb\n" +
 	"\n" +
 	"\rRouterService\x12W\n" +
 	"\bRegister\x12\".perigee.router.v1.RegisterRequest\x1a#.perigee.router.v1.RegisterResponse(\x010\x01\x12L\n" +
@@ -2784,7 +2989,9 @@ const file_perigee_router_v1_router_proto_rawDesc = "" +
 	"\n" +
 	"ListShards\x12$.perigee.router.v1.ListShardsRequest\x1a%.perigee.router.v1.ListShardsResponse\x12S\n" +
 	"\bSetShard\x12\".perigee.router.v1.SetShardRequest\x1a#.perigee.router.v1.SetShardResponse\x12\\\n" +
-	"\vRemoveShard\x12%.perigee.router.v1.RemoveShardRequest\x1a&.perigee.router.v1.RemoveShardResponseB>Z<github.com/perigee-mq/perigee/gen/perigee/router/v1;routerpbb\x06proto3"
+	"\vRemoveShard\x12%.perigee.router.v1.RemoveShardRequest\x1a&.perigee.router.v1.RemoveShardResponse\x12Y\n" +
+	"\n" +
+	"CloseShard\x12$.perigee.router.v1.CloseShardRequest\x1a%.perigee.router.v1.CloseShardResponseB>Z<github.com/perigee-mq/perigee/gen/perigee/router/v1;routerpbb\x06proto3"
 
 var (
 	file_perigee_router_v1_router_proto_rawDescOnce sync.Once
@@ -2799,7 +3006,7 @@ func file_perigee_router_v1_router_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_router_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_perigee_router_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_perigee_router_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_perigee_router_v1_router_proto_goTypes = []any{
 	(Tier)(0),                     // 0: perigee.router.v1.Tier
 	(ShardState)(0),               // 1: perigee.router.v1.ShardState
@@ -2840,64 +3047,67 @@ var file_perigee_router_v1_router_proto_goTypes = []any{
 	(*SetShardResponse)(nil),      // 36: perigee.router.v1.SetShardResponse
 	(*RemoveShardRequest)(nil),    // 37: perigee.router.v1.RemoveShardRequest
 	(*RemoveShardResponse)(nil),   // 38: perigee.router.v1.RemoveShardResponse
-	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
-	(*Topic)(nil),                 // 40: perigee.router.v1.Topic
-	(*Group)(nil),                 // 41: perigee.router.v1.Group
-	(*Resource)(nil),              // 42: perigee.router.v1.Resource
-	(TopicType)(0),                // 43: perigee.router.v1.TopicType
-	(Permission)(0),               // 44: perigee.router.v1.Permission
-	(*RetryPolicy)(nil),           // 45: perigee.router.v1.RetryPolicy
-	(*StartPosition)(nil),         // 46: perigee.router.v1.StartPosition
+	(*CloseShardRequest)(nil),     // 39: perigee.router.v1.CloseShardRequest
+	(*ClosedTopic)(nil),           // 40: perigee.router.v1.ClosedTopic
+	(*CloseShardResponse)(nil),    // 41: perigee.router.v1.CloseShardResponse
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*Topic)(nil),                 // 43: perigee.router.v1.Topic
+	(*Group)(nil),                 // 44: perigee.router.v1.Group
+	(*Resource)(nil),              // 45: perigee.router.v1.Resource
+	(TopicType)(0),                // 46: perigee.router.v1.TopicType
+	(Permission)(0),               // 47: perigee.router.v1.Permission
+	(*RetryPolicy)(nil),           // 48: perigee.router.v1.RetryPolicy
+	(*StartPosition)(nil),         // 49: perigee.router.v1.StartPosition
 }
 var file_perigee_router_v1_router_proto_depIdxs = []int32{
 	0,  // 0: perigee.router.v1.Node.tier:type_name -> perigee.router.v1.Tier
-	39, // 1: perigee.router.v1.Node.started:type_name -> google.protobuf.Timestamp
+	42, // 1: perigee.router.v1.Node.started:type_name -> google.protobuf.Timestamp
 	3,  // 2: perigee.router.v1.RegisterRequest.node:type_name -> perigee.router.v1.Node
 	2,  // 3: perigee.router.v1.WatchRequest.known:type_name -> perigee.router.v1.Known
 	8,  // 4: perigee.router.v1.WatchResponse.hello:type_name -> perigee.router.v1.WatchHello
 	9,  // 5: perigee.router.v1.WatchResponse.page:type_name -> perigee.router.v1.WatchPage
 	10, // 6: perigee.router.v1.WatchResponse.nodes:type_name -> perigee.router.v1.WatchNodes
 	11, // 7: perigee.router.v1.WatchPage.shards:type_name -> perigee.router.v1.Shard
-	40, // 8: perigee.router.v1.WatchPage.topics:type_name -> perigee.router.v1.Topic
-	41, // 9: perigee.router.v1.WatchPage.groups:type_name -> perigee.router.v1.Group
+	43, // 8: perigee.router.v1.WatchPage.topics:type_name -> perigee.router.v1.Topic
+	44, // 9: perigee.router.v1.WatchPage.groups:type_name -> perigee.router.v1.Group
 	3,  // 10: perigee.router.v1.WatchNodes.nodes:type_name -> perigee.router.v1.Node
 	1,  // 11: perigee.router.v1.Shard.state:type_name -> perigee.router.v1.ShardState
 	2,  // 12: perigee.router.v1.FindTopicRequest.known:type_name -> perigee.router.v1.Known
-	42, // 13: perigee.router.v1.FindTopicRequest.name:type_name -> perigee.router.v1.Resource
-	40, // 14: perigee.router.v1.FindTopicResponse.topic:type_name -> perigee.router.v1.Topic
+	45, // 13: perigee.router.v1.FindTopicRequest.name:type_name -> perigee.router.v1.Resource
+	43, // 14: perigee.router.v1.FindTopicResponse.topic:type_name -> perigee.router.v1.Topic
 	2,  // 15: perigee.router.v1.FindGroupRequest.known:type_name -> perigee.router.v1.Known
-	42, // 16: perigee.router.v1.FindGroupRequest.name:type_name -> perigee.router.v1.Resource
+	45, // 16: perigee.router.v1.FindGroupRequest.name:type_name -> perigee.router.v1.Resource
 	23, // 17: perigee.router.v1.FindGroupRequest.system:type_name -> perigee.router.v1.GroupSpec
-	41, // 18: perigee.router.v1.FindGroupResponse.group:type_name -> perigee.router.v1.Group
-	42, // 19: perigee.router.v1.TopicSpec.name:type_name -> perigee.router.v1.Resource
-	43, // 20: perigee.router.v1.TopicSpec.type:type_name -> perigee.router.v1.TopicType
-	44, // 21: perigee.router.v1.TopicSpec.permission:type_name -> perigee.router.v1.Permission
+	44, // 18: perigee.router.v1.FindGroupResponse.group:type_name -> perigee.router.v1.Group
+	45, // 19: perigee.router.v1.TopicSpec.name:type_name -> perigee.router.v1.Resource
+	46, // 20: perigee.router.v1.TopicSpec.type:type_name -> perigee.router.v1.TopicType
+	47, // 21: perigee.router.v1.TopicSpec.permission:type_name -> perigee.router.v1.Permission
 	2,  // 22: perigee.router.v1.CreateTopicRequest.known:type_name -> perigee.router.v1.Known
 	16, // 23: perigee.router.v1.CreateTopicRequest.spec:type_name -> perigee.router.v1.TopicSpec
-	40, // 24: perigee.router.v1.CreateTopicResponse.topic:type_name -> perigee.router.v1.Topic
+	43, // 24: perigee.router.v1.CreateTopicResponse.topic:type_name -> perigee.router.v1.Topic
 	2,  // 25: perigee.router.v1.UpdateTopicRequest.known:type_name -> perigee.router.v1.Known
-	42, // 26: perigee.router.v1.UpdateTopicRequest.name:type_name -> perigee.router.v1.Resource
-	43, // 27: perigee.router.v1.UpdateTopicRequest.type:type_name -> perigee.router.v1.TopicType
-	44, // 28: perigee.router.v1.UpdateTopicRequest.permission:type_name -> perigee.router.v1.Permission
-	40, // 29: perigee.router.v1.UpdateTopicResponse.topic:type_name -> perigee.router.v1.Topic
+	45, // 26: perigee.router.v1.UpdateTopicRequest.name:type_name -> perigee.router.v1.Resource
+	46, // 27: perigee.router.v1.UpdateTopicRequest.type:type_name -> perigee.router.v1.TopicType
+	47, // 28: perigee.router.v1.UpdateTopicRequest.permission:type_name -> perigee.router.v1.Permission
+	43, // 29: perigee.router.v1.UpdateTopicResponse.topic:type_name -> perigee.router.v1.Topic
 	2,  // 30: perigee.router.v1.DeleteTopicRequest.known:type_name -> perigee.router.v1.Known
-	42, // 31: perigee.router.v1.DeleteTopicRequest.name:type_name -> perigee.router.v1.Resource
-	40, // 32: perigee.router.v1.DeleteTopicResponse.topic:type_name -> perigee.router.v1.Topic
-	42, // 33: perigee.router.v1.GroupSpec.name:type_name -> perigee.router.v1.Resource
-	45, // 34: perigee.router.v1.GroupSpec.retry:type_name -> perigee.router.v1.RetryPolicy
-	46, // 35: perigee.router.v1.GroupSpec.start:type_name -> perigee.router.v1.StartPosition
-	39, // 36: perigee.router.v1.GroupSpec.seen:type_name -> google.protobuf.Timestamp
+	45, // 31: perigee.router.v1.DeleteTopicRequest.name:type_name -> perigee.router.v1.Resource
+	43, // 32: perigee.router.v1.DeleteTopicResponse.topic:type_name -> perigee.router.v1.Topic
+	45, // 33: perigee.router.v1.GroupSpec.name:type_name -> perigee.router.v1.Resource
+	48, // 34: perigee.router.v1.GroupSpec.retry:type_name -> perigee.router.v1.RetryPolicy
+	49, // 35: perigee.router.v1.GroupSpec.start:type_name -> perigee.router.v1.StartPosition
+	42, // 36: perigee.router.v1.GroupSpec.seen:type_name -> google.protobuf.Timestamp
 	2,  // 37: perigee.router.v1.CreateGroupRequest.known:type_name -> perigee.router.v1.Known
 	23, // 38: perigee.router.v1.CreateGroupRequest.spec:type_name -> perigee.router.v1.GroupSpec
-	41, // 39: perigee.router.v1.CreateGroupResponse.group:type_name -> perigee.router.v1.Group
+	44, // 39: perigee.router.v1.CreateGroupResponse.group:type_name -> perigee.router.v1.Group
 	2,  // 40: perigee.router.v1.UpdateGroupRequest.known:type_name -> perigee.router.v1.Known
-	42, // 41: perigee.router.v1.UpdateGroupRequest.name:type_name -> perigee.router.v1.Resource
-	45, // 42: perigee.router.v1.UpdateGroupRequest.retry:type_name -> perigee.router.v1.RetryPolicy
-	46, // 43: perigee.router.v1.UpdateGroupRequest.start:type_name -> perigee.router.v1.StartPosition
-	41, // 44: perigee.router.v1.UpdateGroupResponse.group:type_name -> perigee.router.v1.Group
+	45, // 41: perigee.router.v1.UpdateGroupRequest.name:type_name -> perigee.router.v1.Resource
+	48, // 42: perigee.router.v1.UpdateGroupRequest.retry:type_name -> perigee.router.v1.RetryPolicy
+	49, // 43: perigee.router.v1.UpdateGroupRequest.start:type_name -> perigee.router.v1.StartPosition
+	44, // 44: perigee.router.v1.UpdateGroupResponse.group:type_name -> perigee.router.v1.Group
 	2,  // 45: perigee.router.v1.DeleteGroupRequest.known:type_name -> perigee.router.v1.Known
-	42, // 46: perigee.router.v1.DeleteGroupRequest.name:type_name -> perigee.router.v1.Resource
-	41, // 47: perigee.router.v1.DeleteGroupResponse.group:type_name -> perigee.router.v1.Group
+	45, // 46: perigee.router.v1.DeleteGroupRequest.name:type_name -> perigee.router.v1.Resource
+	44, // 47: perigee.router.v1.DeleteGroupResponse.group:type_name -> perigee.router.v1.Group
 	3,  // 48: perigee.router.v1.ListNodesResponse.nodes:type_name -> perigee.router.v1.Node
 	34, // 49: perigee.router.v1.ListShardsResponse.shards:type_name -> perigee.router.v1.PlacedShard
 	11, // 50: perigee.router.v1.PlacedShard.shard:type_name -> perigee.router.v1.Shard
@@ -2906,39 +3116,43 @@ var file_perigee_router_v1_router_proto_depIdxs = []int32{
 	11, // 53: perigee.router.v1.SetShardResponse.shard:type_name -> perigee.router.v1.Shard
 	2,  // 54: perigee.router.v1.RemoveShardRequest.known:type_name -> perigee.router.v1.Known
 	11, // 55: perigee.router.v1.RemoveShardResponse.shard:type_name -> perigee.router.v1.Shard
-	4,  // 56: perigee.router.v1.RouterService.Register:input_type -> perigee.router.v1.RegisterRequest
-	6,  // 57: perigee.router.v1.RouterService.Watch:input_type -> perigee.router.v1.WatchRequest
-	12, // 58: perigee.router.v1.RouterService.FindTopic:input_type -> perigee.router.v1.FindTopicRequest
-	14, // 59: perigee.router.v1.RouterService.FindGroup:input_type -> perigee.router.v1.FindGroupRequest
-	17, // 60: perigee.router.v1.RouterService.CreateTopic:input_type -> perigee.router.v1.CreateTopicRequest
-	19, // 61: perigee.router.v1.RouterService.UpdateTopic:input_type -> perigee.router.v1.UpdateTopicRequest
-	21, // 62: perigee.router.v1.RouterService.DeleteTopic:input_type -> perigee.router.v1.DeleteTopicRequest
-	24, // 63: perigee.router.v1.RouterService.CreateGroup:input_type -> perigee.router.v1.CreateGroupRequest
-	26, // 64: perigee.router.v1.RouterService.UpdateGroup:input_type -> perigee.router.v1.UpdateGroupRequest
-	28, // 65: perigee.router.v1.RouterService.DeleteGroup:input_type -> perigee.router.v1.DeleteGroupRequest
-	30, // 66: perigee.router.v1.RouterService.ListNodes:input_type -> perigee.router.v1.ListNodesRequest
-	32, // 67: perigee.router.v1.RouterService.ListShards:input_type -> perigee.router.v1.ListShardsRequest
-	35, // 68: perigee.router.v1.RouterService.SetShard:input_type -> perigee.router.v1.SetShardRequest
-	37, // 69: perigee.router.v1.RouterService.RemoveShard:input_type -> perigee.router.v1.RemoveShardRequest
-	5,  // 70: perigee.router.v1.RouterService.Register:output_type -> perigee.router.v1.RegisterResponse
-	7,  // 71: perigee.router.v1.RouterService.Watch:output_type -> perigee.router.v1.WatchResponse
-	13, // 72: perigee.router.v1.RouterService.FindTopic:output_type -> perigee.router.v1.FindTopicResponse
-	15, // 73: perigee.router.v1.RouterService.FindGroup:output_type -> perigee.router.v1.FindGroupResponse
-	18, // 74: perigee.router.v1.RouterService.CreateTopic:output_type -> perigee.router.v1.CreateTopicResponse
-	20, // 75: perigee.router.v1.RouterService.UpdateTopic:output_type -> perigee.router.v1.UpdateTopicResponse
-	22, // 76: perigee.router.v1.RouterService.DeleteTopic:output_type -> perigee.router.v1.DeleteTopicResponse
-	25, // 77: perigee.router.v1.RouterService.CreateGroup:output_type -> perigee.router.v1.CreateGroupResponse
-	27, // 78: perigee.router.v1.RouterService.UpdateGroup:output_type -> perigee.router.v1.UpdateGroupResponse
-	29, // 79: perigee.router.v1.RouterService.DeleteGroup:output_type -> perigee.router.v1.DeleteGroupResponse
-	31, // 80: perigee.router.v1.RouterService.ListNodes:output_type -> perigee.router.v1.ListNodesResponse
-	33, // 81: perigee.router.v1.RouterService.ListShards:output_type -> perigee.router.v1.ListShardsResponse
-	36, // 82: perigee.router.v1.RouterService.SetShard:output_type -> perigee.router.v1.SetShardResponse
-	38, // 83: perigee.router.v1.RouterService.RemoveShard:output_type -> perigee.router.v1.RemoveShardResponse
-	70, // [70:84] is the sub-list for method output_type
-	56, // [56:70] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	2,  // 56: perigee.router.v1.CloseShardRequest.known:type_name -> perigee.router.v1.Known
+	40, // 57: perigee.router.v1.CloseShardRequest.topics:type_name -> perigee.router.v1.ClosedTopic
+	4,  // 58: perigee.router.v1.RouterService.Register:input_type -> perigee.router.v1.RegisterRequest
+	6,  // 59: perigee.router.v1.RouterService.Watch:input_type -> perigee.router.v1.WatchRequest
+	12, // 60: perigee.router.v1.RouterService.FindTopic:input_type -> perigee.router.v1.FindTopicRequest
+	14, // 61: perigee.router.v1.RouterService.FindGroup:input_type -> perigee.router.v1.FindGroupRequest
+	17, // 62: perigee.router.v1.RouterService.CreateTopic:input_type -> perigee.router.v1.CreateTopicRequest
+	19, // 63: perigee.router.v1.RouterService.UpdateTopic:input_type -> perigee.router.v1.UpdateTopicRequest
+	21, // 64: perigee.router.v1.RouterService.DeleteTopic:input_type -> perigee.router.v1.DeleteTopicRequest
+	24, // 65: perigee.router.v1.RouterService.CreateGroup:input_type -> perigee.router.v1.CreateGroupRequest
+	26, // 66: perigee.router.v1.RouterService.UpdateGroup:input_type -> perigee.router.v1.UpdateGroupRequest
+	28, // 67: perigee.router.v1.RouterService.DeleteGroup:input_type -> perigee.router.v1.DeleteGroupRequest
+	30, // 68: perigee.router.v1.RouterService.ListNodes:input_type -> perigee.router.v1.ListNodesRequest
+	32, // 69: perigee.router.v1.RouterService.ListShards:input_type -> perigee.router.v1.ListShardsRequest
+	35, // 70: perigee.router.v1.RouterService.SetShard:input_type -> perigee.router.v1.SetShardRequest
+	37, // 71: perigee.router.v1.RouterService.RemoveShard:input_type -> perigee.router.v1.RemoveShardRequest
+	39, // 72: perigee.router.v1.RouterService.CloseShard:input_type -> perigee.router.v1.CloseShardRequest
+	5,  // 73: perigee.router.v1.RouterService.Register:output_type -> perigee.router.v1.RegisterResponse
+	7,  // 74: perigee.router.v1.RouterService.Watch:output_type -> perigee.router.v1.WatchResponse
+	13, // 75: perigee.router.v1.RouterService.FindTopic:output_type -> perigee.router.v1.FindTopicResponse
+	15, // 76: perigee.router.v1.RouterService.FindGroup:output_type -> perigee.router.v1.FindGroupResponse
+	18, // 77: perigee.router.v1.RouterService.CreateTopic:output_type -> perigee.router.v1.CreateTopicResponse
+	20, // 78: perigee.router.v1.RouterService.UpdateTopic:output_type -> perigee.router.v1.UpdateTopicResponse
+	22, // 79: perigee.router.v1.RouterService.DeleteTopic:output_type -> perigee.router.v1.DeleteTopicResponse
+	25, // 80: perigee.router.v1.RouterService.CreateGroup:output_type -> perigee.router.v1.CreateGroupResponse
+	27, // 81: perigee.router.v1.RouterService.UpdateGroup:output_type -> perigee.router.v1.UpdateGroupResponse
+	29, // 82: perigee.router.v1.RouterService.DeleteGroup:output_type -> perigee.router.v1.DeleteGroupResponse
+	31, // 83: perigee.router.v1.RouterService.ListNodes:output_type -> perigee.router.v1.ListNodesResponse
+	33, // 84: perigee.router.v1.RouterService.ListShards:output_type -> perigee.router.v1.ListShardsResponse
+	36, // 85: perigee.router.v1.RouterService.SetShard:output_type -> perigee.router.v1.SetShardResponse
+	38, // 86: perigee.router.v1.RouterService.RemoveShard:output_type -> perigee.router.v1.RemoveShardResponse
+	41, // 87: perigee.router.v1.RouterService.CloseShard:output_type -> perigee.router.v1.CloseShardResponse
+	73, // [73:88] is the sub-list for method output_type
+	58, // [58:73] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_perigee_router_v1_router_proto_init() }
@@ -2961,7 +3175,7 @@ func file_perigee_router_v1_router_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_router_v1_router_proto_rawDesc), len(file_perigee_router_v1_router_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   37,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

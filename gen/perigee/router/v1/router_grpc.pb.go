@@ -35,6 +35,7 @@ const (
 	RouterService_ListShards_FullMethodName  = "/perigee.router.v1.RouterService/ListShards"
 	RouterService_SetShard_FullMethodName    = "/perigee.router.v1.RouterService/SetShard"
 	RouterService_RemoveShard_FullMethodName = "/perigee.router.v1.RouterService/RemoveShard"
+	RouterService_CloseShard_FullMethodName  = "/perigee.router.v1.RouterService/CloseShard"
 )
 
 // RouterServiceClient is the client API for RouterService service.
@@ -72,8 +73,10 @@ type RouterServiceClient interface {
 	ListShards(ctx context.Context, in *ListShardsRequest, opts ...grpc.CallOption) (*ListShardsResponse, error)
 	// SetShard makes a shard active or draining.
 	SetShard(ctx context.Context, in *SetShardRequest, opts ...grpc.CallOption) (*SetShardResponse, error)
-	// RemoveShard removes a shard that no topic is on.
+	// RemoveShard removes a shard that its topics have left.
 	RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error)
+	// CloseShard notes that a shard refuses what is sent to topics that are closing on it.
+	CloseShard(ctx context.Context, in *CloseShardRequest, opts ...grpc.CallOption) (*CloseShardResponse, error)
 }
 
 type routerServiceClient struct {
@@ -236,6 +239,16 @@ func (c *routerServiceClient) RemoveShard(ctx context.Context, in *RemoveShardRe
 	return out, nil
 }
 
+func (c *routerServiceClient) CloseShard(ctx context.Context, in *CloseShardRequest, opts ...grpc.CallOption) (*CloseShardResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseShardResponse)
+	err := c.cc.Invoke(ctx, RouterService_CloseShard_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RouterServiceServer is the server API for RouterService service.
 // All implementations must embed UnimplementedRouterServiceServer
 // for forward compatibility.
@@ -271,8 +284,10 @@ type RouterServiceServer interface {
 	ListShards(context.Context, *ListShardsRequest) (*ListShardsResponse, error)
 	// SetShard makes a shard active or draining.
 	SetShard(context.Context, *SetShardRequest) (*SetShardResponse, error)
-	// RemoveShard removes a shard that no topic is on.
+	// RemoveShard removes a shard that its topics have left.
 	RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error)
+	// CloseShard notes that a shard refuses what is sent to topics that are closing on it.
+	CloseShard(context.Context, *CloseShardRequest) (*CloseShardResponse, error)
 	mustEmbedUnimplementedRouterServiceServer()
 }
 
@@ -324,6 +339,9 @@ func (UnimplementedRouterServiceServer) SetShard(context.Context, *SetShardReque
 }
 func (UnimplementedRouterServiceServer) RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveShard not implemented")
+}
+func (UnimplementedRouterServiceServer) CloseShard(context.Context, *CloseShardRequest) (*CloseShardResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseShard not implemented")
 }
 func (UnimplementedRouterServiceServer) mustEmbedUnimplementedRouterServiceServer() {}
 func (UnimplementedRouterServiceServer) testEmbeddedByValue()                       {}
@@ -580,6 +598,24 @@ func _RouterService_RemoveShard_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RouterService_CloseShard_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseShardRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).CloseShard(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_CloseShard_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).CloseShard(ctx, req.(*CloseShardRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RouterService_ServiceDesc is the grpc.ServiceDesc for RouterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -634,6 +670,10 @@ var RouterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveShard",
 			Handler:    _RouterService_RemoveShard_Handler,
+		},
+		{
+			MethodName: "CloseShard",
+			Handler:    _RouterService_CloseShard_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -159,6 +159,59 @@ func (Permission) EnumDescriptor() ([]byte, []int) {
 	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{1}
 }
 
+// ShardUse is what a topic does with its queues on a shard.
+type ShardUse int32
+
+const (
+	// They are written to and read.
+	ShardUse_SHARD_USE_UNSPECIFIED ShardUse = 0
+	// Nothing is sent there any more.
+	ShardUse_SHARD_USE_CLOSING ShardUse = 1
+	// The shard refuses what is sent there.
+	ShardUse_SHARD_USE_CLOSED ShardUse = 2
+)
+
+// Enum value maps for ShardUse.
+var (
+	ShardUse_name = map[int32]string{
+		0: "SHARD_USE_UNSPECIFIED",
+		1: "SHARD_USE_CLOSING",
+		2: "SHARD_USE_CLOSED",
+	}
+	ShardUse_value = map[string]int32{
+		"SHARD_USE_UNSPECIFIED": 0,
+		"SHARD_USE_CLOSING":     1,
+		"SHARD_USE_CLOSED":      2,
+	}
+)
+
+func (x ShardUse) Enum() *ShardUse {
+	p := new(ShardUse)
+	*p = x
+	return p
+}
+
+func (x ShardUse) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShardUse) Descriptor() protoreflect.EnumDescriptor {
+	return file_perigee_router_v1_topic_proto_enumTypes[2].Descriptor()
+}
+
+func (ShardUse) Type() protoreflect.EnumType {
+	return &file_perigee_router_v1_topic_proto_enumTypes[2]
+}
+
+func (x ShardUse) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShardUse.Descriptor instead.
+func (ShardUse) EnumDescriptor() ([]byte, []int) {
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{2}
+}
+
 // StartPolicy says where a group without progress begins.
 type StartPolicy int32
 
@@ -200,11 +253,11 @@ func (x StartPolicy) String() string {
 }
 
 func (StartPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_perigee_router_v1_topic_proto_enumTypes[2].Descriptor()
+	return file_perigee_router_v1_topic_proto_enumTypes[3].Descriptor()
 }
 
 func (StartPolicy) Type() protoreflect.EnumType {
-	return &file_perigee_router_v1_topic_proto_enumTypes[2]
+	return &file_perigee_router_v1_topic_proto_enumTypes[3]
 }
 
 func (x StartPolicy) Number() protoreflect.EnumNumber {
@@ -213,7 +266,7 @@ func (x StartPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StartPolicy.Descriptor instead.
 func (StartPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{2}
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{3}
 }
 
 // Resource names a topic or a group.
@@ -291,7 +344,12 @@ type Topic struct {
 	// How long a lite topic lives that nobody writes to, in nanoseconds; 0: for ever.
 	LiteTtl int64 `protobuf:"varint,8,opt,name=lite_ttl,json=liteTtl,proto3" json:"lite_ttl,omitempty"`
 	// Grows with each change.
-	Version       uint64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	// The version with which it last got another shard or another use of one; 0: it never did.
+	Placed uint64 `protobuf:"varint,10,opt,name=placed,proto3" json:"placed,omitempty"`
+	// Where message groups and lite topics lie, by their hash; none: in the writable queues of
+	// the open shards, in their order.
+	Places        []*PlaceRun `protobuf:"bytes,11,rep,name=places,proto3" json:"places,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +447,20 @@ func (x *Topic) GetVersion() uint64 {
 	return 0
 }
 
+func (x *Topic) GetPlaced() uint64 {
+	if x != nil {
+		return x.Placed
+	}
+	return 0
+}
+
+func (x *Topic) GetPlaces() []*PlaceRun {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
 // ShardQueues is how many queues of a topic a shard serves.
 type ShardQueues struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -396,8 +468,12 @@ type ShardQueues struct {
 	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	// The first so many are readable.
 	Read int32 `protobuf:"varint,2,opt,name=read,proto3" json:"read,omitempty"`
-	// The first so many are writable.
-	Write         int32 `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	// The first so many are writable, while the shard is open.
+	Write int32 `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	// What the topic does with them.
+	Use ShardUse `protobuf:"varint,4,opt,name=use,proto3,enum=perigee.router.v1.ShardUse" json:"use,omitempty"`
+	// The version that brought the use; 0: the first.
+	Since         uint64 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -453,6 +529,84 @@ func (x *ShardQueues) GetWrite() int32 {
 	return 0
 }
 
+func (x *ShardQueues) GetUse() ShardUse {
+	if x != nil {
+		return x.Use
+	}
+	return ShardUse_SHARD_USE_UNSPECIFIED
+}
+
+func (x *ShardQueues) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+// PlaceRun is a run of places: queues that follow each other on one shard.
+type PlaceRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The first queue.
+	Queue int32 `protobuf:"varint,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	// How many.
+	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceRun) Reset() {
+	*x = PlaceRun{}
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceRun) ProtoMessage() {}
+
+func (x *PlaceRun) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceRun.ProtoReflect.Descriptor instead.
+func (*PlaceRun) Descriptor() ([]byte, []int) {
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PlaceRun) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *PlaceRun) GetQueue() int32 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *PlaceRun) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Group is one life of a consumer group.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -486,7 +640,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[3]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +652,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[3]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +665,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{3}
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Group) GetId() uint32 {
@@ -618,7 +772,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[4]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +784,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[4]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +797,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{4}
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RetryPolicy) GetMaxAttempts() int32 {
@@ -694,7 +848,7 @@ type StartPosition struct {
 
 func (x *StartPosition) Reset() {
 	*x = StartPosition{}
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[5]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +860,7 @@ func (x *StartPosition) String() string {
 func (*StartPosition) ProtoMessage() {}
 
 func (x *StartPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_perigee_router_v1_topic_proto_msgTypes[5]
+	mi := &file_perigee_router_v1_topic_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +873,7 @@ func (x *StartPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPosition.ProtoReflect.Descriptor instead.
 func (*StartPosition) Descriptor() ([]byte, []int) {
-	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{5}
+	return file_perigee_router_v1_topic_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartPosition) GetPolicy() StartPolicy {
@@ -743,7 +897,7 @@ const file_perigee_router_v1_topic_proto_rawDesc = "" +
 	"\x1dperigee/router/v1/topic.proto\x12\x11perigee.router.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"<\n" +
 	"\bResource\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xda\x02\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xa7\x03\n" +
 	"\x05Topic\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x120\n" +
@@ -755,11 +909,20 @@ const file_perigee_router_v1_topic_proto_rawDesc = "" +
 	"\tretention\x18\x06 \x01(\x03R\tretention\x12\x14\n" +
 	"\x05dedup\x18\a \x01(\x03R\x05dedup\x12\x19\n" +
 	"\blite_ttl\x18\b \x01(\x03R\aliteTtl\x12\x18\n" +
-	"\aversion\x18\t \x01(\x04R\aversion\"M\n" +
+	"\aversion\x18\t \x01(\x04R\aversion\x12\x16\n" +
+	"\x06placed\x18\n" +
+	" \x01(\x04R\x06placed\x123\n" +
+	"\x06places\x18\v \x03(\v2\x1b.perigee.router.v1.PlaceRunR\x06places\"\x92\x01\n" +
 	"\vShardQueues\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x12\n" +
 	"\x04read\x18\x02 \x01(\x05R\x04read\x12\x14\n" +
-	"\x05write\x18\x03 \x01(\x05R\x05write\"\xc5\x03\n" +
+	"\x05write\x18\x03 \x01(\x05R\x05write\x12-\n" +
+	"\x03use\x18\x04 \x01(\x0e2\x1b.perigee.router.v1.ShardUseR\x03use\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x04R\x05since\"L\n" +
+	"\bPlaceRun\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x05R\x05queue\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\xc5\x03\n" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12/\n" +
 	"\x04name\x18\x02 \x01(\v2\x1b.perigee.router.v1.ResourceR\x04name\x12\x12\n" +
@@ -804,7 +967,11 @@ const file_perigee_router_v1_topic_proto_rawDesc = "" +
 	"\x0fPERMISSION_NONE\x10\x01\x12\x13\n" +
 	"\x0fPERMISSION_READ\x10\x02\x12\x14\n" +
 	"\x10PERMISSION_WRITE\x10\x03\x12\x19\n" +
-	"\x15PERMISSION_READ_WRITE\x10\x04*{\n" +
+	"\x15PERMISSION_READ_WRITE\x10\x04*R\n" +
+	"\bShardUse\x12\x19\n" +
+	"\x15SHARD_USE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11SHARD_USE_CLOSING\x10\x01\x12\x14\n" +
+	"\x10SHARD_USE_CLOSED\x10\x02*{\n" +
 	"\vStartPolicy\x12\x1c\n" +
 	"\x18START_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15START_POLICY_EARLIEST\x10\x01\x12\x17\n" +
@@ -823,36 +990,40 @@ func file_perigee_router_v1_topic_proto_rawDescGZIP() []byte {
 	return file_perigee_router_v1_topic_proto_rawDescData
 }
 
-var file_perigee_router_v1_topic_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_perigee_router_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_perigee_router_v1_topic_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_perigee_router_v1_topic_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_perigee_router_v1_topic_proto_goTypes = []any{
 	(TopicType)(0),                // 0: perigee.router.v1.TopicType
 	(Permission)(0),               // 1: perigee.router.v1.Permission
-	(StartPolicy)(0),              // 2: perigee.router.v1.StartPolicy
-	(*Resource)(nil),              // 3: perigee.router.v1.Resource
-	(*Topic)(nil),                 // 4: perigee.router.v1.Topic
-	(*ShardQueues)(nil),           // 5: perigee.router.v1.ShardQueues
-	(*Group)(nil),                 // 6: perigee.router.v1.Group
-	(*RetryPolicy)(nil),           // 7: perigee.router.v1.RetryPolicy
-	(*StartPosition)(nil),         // 8: perigee.router.v1.StartPosition
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(ShardUse)(0),                 // 2: perigee.router.v1.ShardUse
+	(StartPolicy)(0),              // 3: perigee.router.v1.StartPolicy
+	(*Resource)(nil),              // 4: perigee.router.v1.Resource
+	(*Topic)(nil),                 // 5: perigee.router.v1.Topic
+	(*ShardQueues)(nil),           // 6: perigee.router.v1.ShardQueues
+	(*PlaceRun)(nil),              // 7: perigee.router.v1.PlaceRun
+	(*Group)(nil),                 // 8: perigee.router.v1.Group
+	(*RetryPolicy)(nil),           // 9: perigee.router.v1.RetryPolicy
+	(*StartPosition)(nil),         // 10: perigee.router.v1.StartPosition
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_perigee_router_v1_topic_proto_depIdxs = []int32{
-	3,  // 0: perigee.router.v1.Topic.name:type_name -> perigee.router.v1.Resource
+	4,  // 0: perigee.router.v1.Topic.name:type_name -> perigee.router.v1.Resource
 	0,  // 1: perigee.router.v1.Topic.type:type_name -> perigee.router.v1.TopicType
 	1,  // 2: perigee.router.v1.Topic.permission:type_name -> perigee.router.v1.Permission
-	5,  // 3: perigee.router.v1.Topic.shards:type_name -> perigee.router.v1.ShardQueues
-	3,  // 4: perigee.router.v1.Group.name:type_name -> perigee.router.v1.Resource
-	7,  // 5: perigee.router.v1.Group.retry:type_name -> perigee.router.v1.RetryPolicy
-	8,  // 6: perigee.router.v1.Group.start:type_name -> perigee.router.v1.StartPosition
-	9,  // 7: perigee.router.v1.Group.seen:type_name -> google.protobuf.Timestamp
-	2,  // 8: perigee.router.v1.StartPosition.policy:type_name -> perigee.router.v1.StartPolicy
-	9,  // 9: perigee.router.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	6,  // 3: perigee.router.v1.Topic.shards:type_name -> perigee.router.v1.ShardQueues
+	7,  // 4: perigee.router.v1.Topic.places:type_name -> perigee.router.v1.PlaceRun
+	2,  // 5: perigee.router.v1.ShardQueues.use:type_name -> perigee.router.v1.ShardUse
+	4,  // 6: perigee.router.v1.Group.name:type_name -> perigee.router.v1.Resource
+	9,  // 7: perigee.router.v1.Group.retry:type_name -> perigee.router.v1.RetryPolicy
+	10, // 8: perigee.router.v1.Group.start:type_name -> perigee.router.v1.StartPosition
+	11, // 9: perigee.router.v1.Group.seen:type_name -> google.protobuf.Timestamp
+	3,  // 10: perigee.router.v1.StartPosition.policy:type_name -> perigee.router.v1.StartPolicy
+	11, // 11: perigee.router.v1.StartPosition.time:type_name -> google.protobuf.Timestamp
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_perigee_router_v1_topic_proto_init() }
@@ -865,8 +1036,8 @@ func file_perigee_router_v1_topic_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_router_v1_topic_proto_rawDesc), len(file_perigee_router_v1_topic_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   6,
+			NumEnums:      4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -4211,6 +4211,280 @@ func (*PurgeTopicResponse) Descriptor() ([]byte, []int) {
 	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{63}
 }
 
+// GetOwedRequest names a group and a topic.
+type GetOwedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The id of the topic.
+	Topic uint32 `protobuf:"varint,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	// The id of the group.
+	Group         uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOwedRequest) Reset() {
+	*x = GetOwedRequest{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOwedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOwedRequest) ProtoMessage() {}
+
+func (x *GetOwedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOwedRequest.ProtoReflect.Descriptor instead.
+func (*GetOwedRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *GetOwedRequest) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *GetOwedRequest) GetTopic() uint32 {
+	if x != nil {
+		return x.Topic
+	}
+	return 0
+}
+
+func (x *GetOwedRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+// GetOwedResponse says whether something is left.
+type GetOwedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It is, or the group has no place there yet and there are messages.
+	Owed          bool `protobuf:"varint,1,opt,name=owed,proto3" json:"owed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOwedResponse) Reset() {
+	*x = GetOwedResponse{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOwedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOwedResponse) ProtoMessage() {}
+
+func (x *GetOwedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOwedResponse.ProtoReflect.Descriptor instead.
+func (*GetOwedResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *GetOwedResponse) GetOwed() bool {
+	if x != nil {
+		return x.Owed
+	}
+	return false
+}
+
+// GetRemainsRequest names a shard.
+type GetRemainsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The shard.
+	Shard         string `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRemainsRequest) Reset() {
+	*x = GetRemainsRequest{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRemainsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRemainsRequest) ProtoMessage() {}
+
+func (x *GetRemainsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRemainsRequest.ProtoReflect.Descriptor instead.
+func (*GetRemainsRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *GetRemainsRequest) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+// GetRemainsResponse is what is left on the shard, see mq.Remains.
+type GetRemainsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topics with messages in their queues, and pending ones.
+	Topics int64 `protobuf:"varint,1,opt,name=topics,proto3" json:"topics,omitempty"`
+	// Queues that hold messages, lite topics among them.
+	Queues int64 `protobuf:"varint,2,opt,name=queues,proto3" json:"queues,omitempty"`
+	// The messages in them, whether or not anybody wants them.
+	Messages int64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Delayed messages and half messages that are in no queue yet.
+	Pending int64 `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Pairs of a group and a topic that have messages to settle.
+	Owing int64 `protobuf:"varint,5,opt,name=owing,proto3" json:"owing,omitempty"`
+	// One of those topics.
+	Topic *v1.Resource `protobuf:"bytes,6,opt,name=topic,proto3" json:"topic,omitempty"`
+	// One of those groups, and its topic.
+	OwingGroup *v1.Resource `protobuf:"bytes,7,opt,name=owing_group,json=owingGroup,proto3" json:"owing_group,omitempty"`
+	// The topic of that group.
+	OwingTopic *v1.Resource `protobuf:"bytes,8,opt,name=owing_topic,json=owingTopic,proto3" json:"owing_topic,omitempty"`
+	// Dead letters; what is above is without them.
+	DeadLetters   int64 `protobuf:"varint,9,opt,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRemainsResponse) Reset() {
+	*x = GetRemainsResponse{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRemainsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRemainsResponse) ProtoMessage() {}
+
+func (x *GetRemainsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRemainsResponse.ProtoReflect.Descriptor instead.
+func (*GetRemainsResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *GetRemainsResponse) GetTopics() int64 {
+	if x != nil {
+		return x.Topics
+	}
+	return 0
+}
+
+func (x *GetRemainsResponse) GetQueues() int64 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *GetRemainsResponse) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *GetRemainsResponse) GetPending() int64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *GetRemainsResponse) GetOwing() int64 {
+	if x != nil {
+		return x.Owing
+	}
+	return 0
+}
+
+func (x *GetRemainsResponse) GetTopic() *v1.Resource {
+	if x != nil {
+		return x.Topic
+	}
+	return nil
+}
+
+func (x *GetRemainsResponse) GetOwingGroup() *v1.Resource {
+	if x != nil {
+		return x.OwingGroup
+	}
+	return nil
+}
+
+func (x *GetRemainsResponse) GetOwingTopic() *v1.Resource {
+	if x != nil {
+		return x.OwingTopic
+	}
+	return nil
+}
+
+func (x *GetRemainsResponse) GetDeadLetters() int64 {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return 0
+}
+
 var File_perigee_store_v1_store_proto protoreflect.FileDescriptor
 
 const file_perigee_store_v1_store_proto_rawDesc = "" +
@@ -4501,13 +4775,33 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x03age\x18\x03 \x01(\x03R\x03age\")\n" +
 	"\x11PurgeTopicRequest\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\rR\x05topic\"\x14\n" +
-	"\x12PurgeTopicResponse*\x9b\x01\n" +
+	"\x12PurgeTopicResponse\"R\n" +
+	"\x0eGetOwedRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\rR\x05topic\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\rR\x05group\"%\n" +
+	"\x0fGetOwedResponse\x12\x12\n" +
+	"\x04owed\x18\x01 \x01(\bR\x04owed\")\n" +
+	"\x11GetRemainsRequest\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\tR\x05shard\"\xe2\x02\n" +
+	"\x12GetRemainsResponse\x12\x16\n" +
+	"\x06topics\x18\x01 \x01(\x03R\x06topics\x12\x16\n" +
+	"\x06queues\x18\x02 \x01(\x03R\x06queues\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x03R\bmessages\x12\x18\n" +
+	"\apending\x18\x04 \x01(\x03R\apending\x12\x14\n" +
+	"\x05owing\x18\x05 \x01(\x03R\x05owing\x121\n" +
+	"\x05topic\x18\x06 \x01(\v2\x1b.perigee.router.v1.ResourceR\x05topic\x12<\n" +
+	"\vowing_group\x18\a \x01(\v2\x1b.perigee.router.v1.ResourceR\n" +
+	"owingGroup\x12<\n" +
+	"\vowing_topic\x18\b \x01(\v2\x1b.perigee.router.v1.ResourceR\n" +
+	"owingTopic\x12!\n" +
+	"\fdead_letters\x18\t \x01(\x03R\vdeadLetters*\x9b\x01\n" +
 	"\fPendingState\x12\x1d\n" +
 	"\x19PENDING_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PENDING_STATE_TIMED\x10\x01\x12\x19\n" +
 	"\x15PENDING_STATE_WAITING\x10\x02\x12\x1c\n" +
 	"\x18PENDING_STATE_LAST_ASKED\x10\x03\x12\x1a\n" +
-	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xa6\x0e\n" +
+	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xcf\x0f\n" +
 	"\fStoreService\x12L\n" +
 	"\x05Calls\x12\x1e.perigee.store.v1.CallsRequest\x1a\x1f.perigee.store.v1.CallsResponse(\x010\x01\x12W\n" +
 	"\n" +
@@ -4532,7 +4826,10 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\tLeaveLite\x12\".perigee.store.v1.LeaveLiteRequest\x1a#.perigee.store.v1.LeaveLiteResponse\x12]\n" +
 	"\fGetLiteStock\x12%.perigee.store.v1.GetLiteStockRequest\x1a&.perigee.store.v1.GetLiteStockResponse\x12W\n" +
 	"\n" +
-	"PurgeTopic\x12#.perigee.store.v1.PurgeTopicRequest\x1a$.perigee.store.v1.PurgeTopicResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/store/v1;storepbb\x06proto3"
+	"PurgeTopic\x12#.perigee.store.v1.PurgeTopicRequest\x1a$.perigee.store.v1.PurgeTopicResponse\x12N\n" +
+	"\aGetOwed\x12 .perigee.store.v1.GetOwedRequest\x1a!.perigee.store.v1.GetOwedResponse\x12W\n" +
+	"\n" +
+	"GetRemains\x12#.perigee.store.v1.GetRemainsRequest\x1a$.perigee.store.v1.GetRemainsResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/store/v1;storepbb\x06proto3"
 
 var (
 	file_perigee_store_v1_store_proto_rawDescOnce sync.Once
@@ -4547,7 +4844,7 @@ func file_perigee_store_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_store_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_perigee_store_v1_store_proto_goTypes = []any{
 	(PendingState)(0),              // 0: perigee.store.v1.PendingState
 	(*CallsRequest)(nil),           // 1: perigee.store.v1.CallsRequest
@@ -4614,13 +4911,17 @@ var file_perigee_store_v1_store_proto_goTypes = []any{
 	(*LiteWaiting)(nil),            // 62: perigee.store.v1.LiteWaiting
 	(*PurgeTopicRequest)(nil),      // 63: perigee.store.v1.PurgeTopicRequest
 	(*PurgeTopicResponse)(nil),     // 64: perigee.store.v1.PurgeTopicResponse
-	nil,                            // 65: perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	nil,                            // 66: perigee.store.v1.SyncLiteRequest.NamesEntry
-	nil,                            // 67: perigee.store.v1.GetLiteStockResponse.GroupsEntry
-	(*v1.Topic)(nil),               // 68: perigee.router.v1.Topic
-	(*v1.Group)(nil),               // 69: perigee.router.v1.Group
-	(*v1.Error)(nil),               // 70: perigee.router.v1.Error
-	(*v1.Resource)(nil),            // 71: perigee.router.v1.Resource
+	(*GetOwedRequest)(nil),         // 65: perigee.store.v1.GetOwedRequest
+	(*GetOwedResponse)(nil),        // 66: perigee.store.v1.GetOwedResponse
+	(*GetRemainsRequest)(nil),      // 67: perigee.store.v1.GetRemainsRequest
+	(*GetRemainsResponse)(nil),     // 68: perigee.store.v1.GetRemainsResponse
+	nil,                            // 69: perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	nil,                            // 70: perigee.store.v1.SyncLiteRequest.NamesEntry
+	nil,                            // 71: perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	(*v1.Topic)(nil),               // 72: perigee.router.v1.Topic
+	(*v1.Group)(nil),               // 73: perigee.router.v1.Group
+	(*v1.Error)(nil),               // 74: perigee.router.v1.Error
+	(*v1.Resource)(nil),            // 75: perigee.router.v1.Resource
 }
 var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	2,  // 0: perigee.store.v1.CallsRequest.calls:type_name -> perigee.store.v1.Call
@@ -4628,20 +4929,20 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	5,  // 2: perigee.store.v1.Call.receive:type_name -> perigee.store.v1.Receive
 	7,  // 3: perigee.store.v1.Call.ack:type_name -> perigee.store.v1.Ack
 	8,  // 4: perigee.store.v1.Call.change_invisible:type_name -> perigee.store.v1.ChangeInvisible
-	68, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
+	72, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
 	4,  // 6: perigee.store.v1.Append.messages:type_name -> perigee.store.v1.Message
-	68, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
-	69, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
+	72, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
+	73, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
 	6,  // 9: perigee.store.v1.Ack.leases:type_name -> perigee.store.v1.Lease
 	9,  // 10: perigee.store.v1.ChangeInvisible.changes:type_name -> perigee.store.v1.LeaseChange
 	6,  // 11: perigee.store.v1.LeaseChange.lease:type_name -> perigee.store.v1.Lease
 	11, // 12: perigee.store.v1.CallsResponse.answers:type_name -> perigee.store.v1.Answer
-	70, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
+	74, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
 	12, // 14: perigee.store.v1.Answer.appended:type_name -> perigee.store.v1.Appended
 	13, // 15: perigee.store.v1.Answer.deliveries:type_name -> perigee.store.v1.Delivery
 	14, // 16: perigee.store.v1.Answer.settled:type_name -> perigee.store.v1.Settled
 	4,  // 17: perigee.store.v1.Delivery.message:type_name -> perigee.store.v1.Message
-	70, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
+	74, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
 	6,  // 19: perigee.store.v1.DeadLetterRequest.lease:type_name -> perigee.store.v1.Lease
 	17, // 20: perigee.store.v1.RecallRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 21: perigee.store.v1.RecallResponse.results:type_name -> perigee.store.v1.Settled
@@ -4653,79 +4954,86 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	22, // 27: perigee.store.v1.ListPendingResponse.next:type_name -> perigee.store.v1.PendingMark
 	17, // 28: perigee.store.v1.PendingMessage.handle:type_name -> perigee.store.v1.PendingHandle
 	17, // 29: perigee.store.v1.EndTransactionRequest.handle:type_name -> perigee.store.v1.PendingHandle
-	71, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
+	75, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
 	32, // 31: perigee.store.v1.ChecksResponse.checks:type_name -> perigee.store.v1.Check
 	17, // 32: perigee.store.v1.Check.handle:type_name -> perigee.store.v1.PendingHandle
 	4,  // 33: perigee.store.v1.Check.message:type_name -> perigee.store.v1.Message
 	32, // 34: perigee.store.v1.UnaskedRequest.checks:type_name -> perigee.store.v1.Check
 	17, // 35: perigee.store.v1.CheckAgainRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 36: perigee.store.v1.CheckAgainResponse.results:type_name -> perigee.store.v1.Settled
-	68, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
+	72, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
 	13, // 38: perigee.store.v1.PullResponse.deliveries:type_name -> perigee.store.v1.Delivery
 	41, // 39: perigee.store.v1.GetQueuesResponse.queues:type_name -> perigee.store.v1.QueueRange
-	68, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
+	72, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
 	41, // 41: perigee.store.v1.GetRangeResponse.range:type_name -> perigee.store.v1.QueueRange
-	68, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
+	72, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
 	48, // 43: perigee.store.v1.GetPositionsResponse.positions:type_name -> perigee.store.v1.Position
 	41, // 44: perigee.store.v1.Position.range:type_name -> perigee.store.v1.QueueRange
 	51, // 45: perigee.store.v1.GetBacklogsResponse.backlogs:type_name -> perigee.store.v1.Backlog
-	68, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
-	69, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
-	65, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	66, // 49: perigee.store.v1.SyncLiteRequest.names:type_name -> perigee.store.v1.SyncLiteRequest.NamesEntry
-	68, // 50: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
-	69, // 51: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
+	72, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
+	73, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
+	69, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	70, // 49: perigee.store.v1.SyncLiteRequest.names:type_name -> perigee.store.v1.SyncLiteRequest.NamesEntry
+	72, // 50: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
+	73, // 51: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
 	57, // 52: perigee.store.v1.SyncLiteResponse.losses:type_name -> perigee.store.v1.LiteLoss
-	67, // 53: perigee.store.v1.GetLiteStockResponse.groups:type_name -> perigee.store.v1.GetLiteStockResponse.GroupsEntry
-	54, // 54: perigee.store.v1.SyncLiteRequest.NamesEntry.value:type_name -> perigee.store.v1.LiteNames
-	62, // 55: perigee.store.v1.GetLiteStockResponse.GroupsEntry.value:type_name -> perigee.store.v1.LiteWaiting
-	1,  // 56: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
-	15, // 57: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
-	18, // 58: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
-	20, // 59: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
-	23, // 60: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
-	26, // 61: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
-	28, // 62: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
-	30, // 63: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
-	33, // 64: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
-	35, // 65: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
-	37, // 66: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
-	39, // 67: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
-	42, // 68: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
-	44, // 69: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
-	46, // 70: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
-	49, // 71: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
-	52, // 72: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
-	55, // 73: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
-	58, // 74: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
-	60, // 75: perigee.store.v1.StoreService.GetLiteStock:input_type -> perigee.store.v1.GetLiteStockRequest
-	63, // 76: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
-	10, // 77: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
-	16, // 78: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
-	19, // 79: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
-	21, // 80: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
-	24, // 81: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
-	27, // 82: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
-	29, // 83: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
-	31, // 84: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
-	34, // 85: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
-	36, // 86: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
-	38, // 87: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
-	40, // 88: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
-	43, // 89: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
-	45, // 90: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
-	47, // 91: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
-	50, // 92: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
-	53, // 93: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
-	56, // 94: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
-	59, // 95: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
-	61, // 96: perigee.store.v1.StoreService.GetLiteStock:output_type -> perigee.store.v1.GetLiteStockResponse
-	64, // 97: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
-	77, // [77:98] is the sub-list for method output_type
-	56, // [56:77] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	71, // 53: perigee.store.v1.GetLiteStockResponse.groups:type_name -> perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	75, // 54: perigee.store.v1.GetRemainsResponse.topic:type_name -> perigee.router.v1.Resource
+	75, // 55: perigee.store.v1.GetRemainsResponse.owing_group:type_name -> perigee.router.v1.Resource
+	75, // 56: perigee.store.v1.GetRemainsResponse.owing_topic:type_name -> perigee.router.v1.Resource
+	54, // 57: perigee.store.v1.SyncLiteRequest.NamesEntry.value:type_name -> perigee.store.v1.LiteNames
+	62, // 58: perigee.store.v1.GetLiteStockResponse.GroupsEntry.value:type_name -> perigee.store.v1.LiteWaiting
+	1,  // 59: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
+	15, // 60: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
+	18, // 61: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
+	20, // 62: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
+	23, // 63: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
+	26, // 64: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
+	28, // 65: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
+	30, // 66: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
+	33, // 67: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
+	35, // 68: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
+	37, // 69: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
+	39, // 70: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
+	42, // 71: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
+	44, // 72: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
+	46, // 73: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
+	49, // 74: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
+	52, // 75: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
+	55, // 76: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
+	58, // 77: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
+	60, // 78: perigee.store.v1.StoreService.GetLiteStock:input_type -> perigee.store.v1.GetLiteStockRequest
+	63, // 79: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
+	65, // 80: perigee.store.v1.StoreService.GetOwed:input_type -> perigee.store.v1.GetOwedRequest
+	67, // 81: perigee.store.v1.StoreService.GetRemains:input_type -> perigee.store.v1.GetRemainsRequest
+	10, // 82: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
+	16, // 83: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
+	19, // 84: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
+	21, // 85: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
+	24, // 86: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
+	27, // 87: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
+	29, // 88: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
+	31, // 89: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
+	34, // 90: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
+	36, // 91: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
+	38, // 92: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
+	40, // 93: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
+	43, // 94: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
+	45, // 95: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
+	47, // 96: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
+	50, // 97: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
+	53, // 98: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
+	56, // 99: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
+	59, // 100: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
+	61, // 101: perigee.store.v1.StoreService.GetLiteStock:output_type -> perigee.store.v1.GetLiteStockResponse
+	64, // 102: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
+	66, // 103: perigee.store.v1.StoreService.GetOwed:output_type -> perigee.store.v1.GetOwedResponse
+	68, // 104: perigee.store.v1.StoreService.GetRemains:output_type -> perigee.store.v1.GetRemainsResponse
+	82, // [82:105] is the sub-list for method output_type
+	59, // [59:82] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_perigee_store_v1_store_proto_init() }
@@ -4745,7 +5053,7 @@ func file_perigee_store_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_store_v1_store_proto_rawDesc), len(file_perigee_store_v1_store_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   67,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,8 @@ const (
 	StoreService_LeaveLite_FullMethodName      = "/perigee.store.v1.StoreService/LeaveLite"
 	StoreService_GetLiteStock_FullMethodName   = "/perigee.store.v1.StoreService/GetLiteStock"
 	StoreService_PurgeTopic_FullMethodName     = "/perigee.store.v1.StoreService/PurgeTopic"
+	StoreService_GetOwed_FullMethodName        = "/perigee.store.v1.StoreService/GetOwed"
+	StoreService_GetRemains_FullMethodName     = "/perigee.store.v1.StoreService/GetRemains"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -103,6 +105,10 @@ type StoreServiceClient interface {
 	GetLiteStock(ctx context.Context, in *GetLiteStockRequest, opts ...grpc.CallOption) (*GetLiteStockResponse, error)
 	// PurgeTopic empties a topic on every shard of the node.
 	PurgeTopic(ctx context.Context, in *PurgeTopicRequest, opts ...grpc.CallOption) (*PurgeTopicResponse, error)
+	// GetOwed answers whether a group has anything of a topic left to settle on a shard.
+	GetOwed(ctx context.Context, in *GetOwedRequest, opts ...grpc.CallOption) (*GetOwedResponse, error)
+	// GetRemains answers what is left on a shard.
+	GetRemains(ctx context.Context, in *GetRemainsRequest, opts ...grpc.CallOption) (*GetRemainsResponse, error)
 }
 
 type storeServiceClient struct {
@@ -326,6 +332,26 @@ func (c *storeServiceClient) PurgeTopic(ctx context.Context, in *PurgeTopicReque
 	return out, nil
 }
 
+func (c *storeServiceClient) GetOwed(ctx context.Context, in *GetOwedRequest, opts ...grpc.CallOption) (*GetOwedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOwedResponse)
+	err := c.cc.Invoke(ctx, StoreService_GetOwed_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storeServiceClient) GetRemains(ctx context.Context, in *GetRemainsRequest, opts ...grpc.CallOption) (*GetRemainsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRemainsResponse)
+	err := c.cc.Invoke(ctx, StoreService_GetRemains_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServiceServer is the server API for StoreService service.
 // All implementations must embed UnimplementedStoreServiceServer
 // for forward compatibility.
@@ -385,6 +411,10 @@ type StoreServiceServer interface {
 	GetLiteStock(context.Context, *GetLiteStockRequest) (*GetLiteStockResponse, error)
 	// PurgeTopic empties a topic on every shard of the node.
 	PurgeTopic(context.Context, *PurgeTopicRequest) (*PurgeTopicResponse, error)
+	// GetOwed answers whether a group has anything of a topic left to settle on a shard.
+	GetOwed(context.Context, *GetOwedRequest) (*GetOwedResponse, error)
+	// GetRemains answers what is left on a shard.
+	GetRemains(context.Context, *GetRemainsRequest) (*GetRemainsResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
 }
 
@@ -457,6 +487,12 @@ func (UnimplementedStoreServiceServer) GetLiteStock(context.Context, *GetLiteSto
 }
 func (UnimplementedStoreServiceServer) PurgeTopic(context.Context, *PurgeTopicRequest) (*PurgeTopicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PurgeTopic not implemented")
+}
+func (UnimplementedStoreServiceServer) GetOwed(context.Context, *GetOwedRequest) (*GetOwedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOwed not implemented")
+}
+func (UnimplementedStoreServiceServer) GetRemains(context.Context, *GetRemainsRequest) (*GetRemainsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRemains not implemented")
 }
 func (UnimplementedStoreServiceServer) mustEmbedUnimplementedStoreServiceServer() {}
 func (UnimplementedStoreServiceServer) testEmbeddedByValue()                      {}
@@ -846,6 +882,42 @@ func _StoreService_PurgeTopic_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StoreService_GetOwed_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOwedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).GetOwed(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_GetOwed_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).GetOwed(ctx, req.(*GetOwedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StoreService_GetRemains_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRemainsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).GetRemains(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_GetRemains_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).GetRemains(ctx, req.(*GetRemainsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StoreService_ServiceDesc is the grpc.ServiceDesc for StoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -932,6 +1004,14 @@ var StoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PurgeTopic",
 			Handler:    _StoreService_PurgeTopic_Handler,
+		},
+		{
+			MethodName: "GetOwed",
+			Handler:    _StoreService_GetOwed_Handler,
+		},
+		{
+			MethodName: "GetRemains",
+			Handler:    _StoreService_GetRemains_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
