@@ -122,6 +122,10 @@ func (s *Server) StartTier(ctx context.Context, tier string) (err error) {
 	return nil
 }
 
+// keepAll lets a store remove nothing and refuse nothing for want of disk space: what else is
+// on the disk is no part of a test.
+var keepAll = []string{"--retention-disk-clean=100%", "--retention-disk-force=100%", "--retention-disk-refuse=100%"}
+
 func (p *part) running() bool {
 	if p.process == nil {
 		return false
@@ -135,7 +139,11 @@ func (p *part) running() bool {
 }
 
 func (p *part) start(ctx context.Context, opts Options) (err error) {
-	p.process, err = startProcess(filepath.Join(opts.Dir, logName), slices.Concat(p.in, []string{opts.Binary, p.tier}, p.args))
+	command := slices.Concat(p.in, []string{opts.Binary, p.tier}, p.args)
+	if p.tier == store || p.tier == standalone {
+		command = append(command, keepAll...)
+	}
+	p.process, err = startProcess(filepath.Join(opts.Dir, logName), command)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,10 @@ const DEFAULTS = {
 
 const LOG_LINES = 300;
 
+// What else is on the disk is no part of a test: a store removes nothing and refuses
+// nothing for want of space.
+const KEEP_ALL = { '--retention-disk-clean': '100%', '--retention-disk-force': '100%', '--retention-disk-refuse': '100%' };
+
 /** Whether servers are deployments. */
 export const tiers = ![ undefined, '', '0' ].includes(process.env.PERIGEE_TIERS);
 
@@ -70,6 +74,7 @@ class Part {
     this.#inside = inside;
     this.#keep = keep;
     this.#args = [ tier, ...Object.entries({
+      ...[ 'store', 'standalone' ].includes(tier) && KEEP_ALL,
       ...flags, '--data-dir': dataDir, '--http-listen': http,
     }).map(([ name, value ]) => `${name}=${value}`) ];
   }
