@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -425,4 +426,16 @@ func (s *Store) Remains(ctx context.Context, shard string) (mq.Remains, error) {
 		return mq.Remains{}, err
 	}
 	return sh.Remains(ctx)
+}
+
+// Named returns the names by which the shards know topics and groups.
+func (s *Store) Named(ctx context.Context) (topics map[mq.TopicID]mq.Resource, groups map[mq.GroupID]mq.Resource, err error) {
+	topics, groups = map[mq.TopicID]mq.Resource{}, map[mq.GroupID]mq.Resource{}
+	err = s.each(func(sh *shard.Shard) error {
+		t, g, err := sh.Named(ctx)
+		maps.Copy(topics, t)
+		maps.Copy(groups, g)
+		return err
+	})
+	return topics, groups, err
 }

@@ -34,6 +34,9 @@ func Reconcile(ctx context.Context, s *store.Store, r identities, metadataDir st
 	if goneTopic > lastTopic || goneGroup > lastGroup || unheardOf(topics, groups, lastTopic, lastGroup) {
 		return fmt.Errorf("metadata in %s: %w; bring back the one that belongs to it", metadataDir, errOlderMetadata)
 	}
+	if err := sameNames(ctx, s, r); err != nil {
+		return fmt.Errorf("metadata in %s: %w; bring back the one that belongs to it", metadataDir, err)
+	}
 	for _, id := range topics {
 		if _, err := r.TopicByID(id); errors.Is(err, mq.ErrTopicNotFound) {
 			if err := s.DeleteTopic(ctx, id); err != nil {
@@ -46,6 +49,26 @@ func Reconcile(ctx context.Context, s *store.Store, r identities, metadataDir st
 			if err := s.DeleteGroup(ctx, id); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// sameNames returns an error when an id has another name in the metadata than in the store:
+// then it was given out a second time, by metadata that were brought back from an older copy.
+func sameNames(ctx context.Context, s *store.Store, r identities) error {
+	topics, groups, err := s.Named(ctx)
+	if err != nil {
+		return err
+	}
+	for id, name := range topics {
+		if t, err := r.TopicByID(id); err == nil && t.Resource != name {
+			return fmt.Errorf("%w: id %d is that of topic %s in the store, and of %s in the metadata", errOlderMetadata, id, name, t.Resource)
+		}
+	}
+	for id, name := range groups {
+		if g, err := r.GroupByID(id); err == nil && g.Resource != name {
+			return fmt.Errorf("%w: id %d is that of group %s in the store, and of %s in the metadata", errOlderMetadata, id, name, g.Resource)
 		}
 	}
 	return nil

@@ -159,6 +159,14 @@ func (m *Machine) GroupVersion(id mq.GroupID) uint64 {
 	return 0
 }
 
+// GroupName returns the name of the group that the shard knows by an id.
+func (m *Machine) GroupName(id mq.GroupID) (name mq.Resource, known bool) {
+	if g := m.groups[id]; g != nil {
+		return g.Name, true
+	}
+	return mq.Resource{}, false
+}
+
 // GroupGone reports whether the group was deleted. Its id never comes back. It is
 // called after Commit.
 func (m *Machine) GroupGone(id mq.GroupID) (bool, error) {

@@ -222,3 +222,19 @@ func (s *Shard) Registered(ctx context.Context) (topics []mq.TopicID, groups []m
 	})
 	return topics, groups, err
 }
+
+// Named returns the names by which the shard knows topics and groups.
+func (s *Shard) Named(ctx context.Context) (topics map[mq.TopicID]mq.Resource, groups map[mq.GroupID]mq.Resource, err error) {
+	topics, groups = map[mq.TopicID]mq.Resource{}, map[mq.GroupID]mq.Resource{}
+	err = s.look(ctx, func(m *machine.Machine) error {
+		topicIDs, groupIDs := m.Registered()
+		for _, id := range topicIDs {
+			topics[id], _ = m.TopicName(id)
+		}
+		for _, id := range groupIDs {
+			groups[id], _ = m.GroupName(id)
+		}
+		return nil
+	})
+	return topics, groups, err
+}

@@ -399,8 +399,18 @@ func (s *Shard) lookFirst(rd *round, r *request) (may bool, err error) {
 	return look.May || rd.expires && !r.pop.Chosen && !look.More && s.machine.Leased(r.pop.Group, r.pop.Topic), nil
 }
 
+// otherLife refuses a topic or group whose id has another name here. Names never change, and
+// ids are given out once: the caller goes by metadata that were brought back from an older
+// copy, and have given the id out again.
+func otherLife(what string, id uint64, here, there mq.Resource) error {
+	return fmt.Errorf("%w: %s %s has id %d, which is that of %s here: the metadata were brought back from a copy that is older than the store", mq.ErrUnavailable, what, there, id, here)
+}
+
 // register makes the shard know the topic as the caller knows it.
 func (s *Shard) register(rd *round, t *mq.Topic) (refusal, err error) {
+	if name, known := s.machine.TopicName(t.ID); known && name != t.Resource {
+		return otherLife("topic", uint64(t.ID), name, t.Resource), nil
+	}
 	if max(s.machine.TopicVersion(t.ID), rd.topics[t.ID]) >= t.Version {
 		return nil, nil
 	}
@@ -430,6 +440,9 @@ func (s *Shard) register(rd *round, t *mq.Topic) (refusal, err error) {
 // registerGroup makes the shard know the group as the caller knows it; by is
 // answered when that is done, if it is set.
 func (s *Shard) registerGroup(rd *round, g *mq.Group, by *request) (staged bool, refusal, err error) {
+	if name, known := s.machine.GroupName(g.ID); known && name != g.Resource {
+		return false, otherLife("group", uint64(g.ID), name, g.Resource), nil
+	}
 	if max(s.machine.GroupVersion(g.ID), rd.groups[g.ID]) >= g.Version {
 		return false, nil, nil
 	}
