@@ -34,7 +34,7 @@ const (
 
 // serverFlags make leases and polls short, and let the server ask early about half messages.
 var serverFlags = []string{
-	"--renew-slice", "3s", "--long-polling-max", "4s",
+	"--renew-slice", "6s", "--long-polling-max", "4s",
 	"--transactions-first-check", "1s", "--transactions-check-interval", "1s", "--transactions-max-check-interval", "1s",
 }
 
