@@ -8,10 +8,11 @@ import (
 )
 
 // TestEveryClientOfABroadcastGroupGetsEveryMessage has simple and push consumers in one
-// group. A consumer begins at the end when it first receives.
+// group. A consumer begins at the end when it first receives, and on each shard when it
+// first receives from there.
 func TestEveryClientOfABroadcastGroupGetsEveryMessage(t *testing.T) {
 	t.Parallel()
-	s := commonServer(t)
+	s := oneShardServer(t)
 	topic, group := s.topic(), s.group("--broadcast")
 	p := startProducer(t, s.Endpoint(), topic)
 	var simple []simpleConsumer

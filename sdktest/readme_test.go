@@ -15,7 +15,7 @@ import (
 // shows, with nothing changed but the port, and runs it.
 func TestTheExampleOfTheReadmeWorksAsItStands(t *testing.T) {
 	t.Parallel()
-	s := ownServer(t)
+	s := ownOneShardServer(t) // the example receives once
 	_, err := s.Perigee(t.Context(), "topic", "create", "hello")
 	require.NoError(t, err)
 	readme, err := os.ReadFile("../README.md")

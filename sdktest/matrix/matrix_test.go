@@ -45,6 +45,7 @@ func TestEventsOfGoTestBecomeOutcomes(t *testing.T) {
 		`{"Action":"fail","Package":"p","Test":"TestB"}`,
 		`{"Action":"skip","Package":"p","Test":"TestC"}`,
 		`{"Action":"pass","Package":"p"}`,
+		`{"Action":"fail","Package":"p"}`,
 		`{"Action":"fail","Package":"q"}`,
 		`not an event`,
 	} {
@@ -52,6 +53,7 @@ func TestEventsOfGoTestBecomeOutcomes(t *testing.T) {
 	}
 	require.Equal(t, map[string]outcome{
 		"TestA": {pass, ""}, "TestB": {fail, "TestB failed"}, "TestC": {skipped, "left out of the short run"}, "q": {fail, "q failed"},
+		"p": {skipped, "its tests say why it failed"},
 	}, tests)
 	require.Equal(t, "why\n", printed["TestB"].String())
 }

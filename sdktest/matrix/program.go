@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/perigee-mq/perigee/sdktest/internal/harness"
@@ -19,7 +20,10 @@ import (
 
 // programLimit is how long a program may take with all its scenarios. Each of them waits
 // for a minute at most.
-const programLimit = 4 * time.Minute
+const programLimit = 6 * time.Minute
+
+// dumpLimit is how long a program may take to say where it hangs.
+const dumpLimit = 5 * time.Second
 
 // How long a group may take to settle what it has, and how often that is looked at. A
 // message whose acknowledgment got lost comes again first.
@@ -30,7 +34,7 @@ const (
 
 // serverFlags make leases and polls short, and let the server ask early about half messages.
 var serverFlags = []string{
-	"--renew-slice", "3s", "--long-polling-max", "4s",
+	"--renew-slice", "6s", "--long-polling-max", "4s",
 	"--transactions-first-check", "1s", "--transactions-check-interval", "1s", "--transactions-max-check-interval", "1s",
 }
 
@@ -116,6 +120,9 @@ func (p *program) converse(ctx context.Context, home string) error {
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = p.folder
+	// A program that hangs is asked where, which Java tells, before it is killed.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
+	cmd.WaitDelay = dumpLimit
 	// SDKs that check certificates have no option for whom to trust. The gRPC libraries of
 	// Python and Node.js read the first variable, OpenSSL and Rust the second.
 	cmd.Env = append(os.Environ(), "HOME="+home, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH="+p.certificate(), "SSL_CERT_FILE="+p.certificate())

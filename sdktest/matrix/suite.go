@@ -101,13 +101,16 @@ func goTest(text string, tests map[string]outcome, printed map[string]*strings.B
 	}
 	fmt.Fprint(log, event.Output)
 	name, _, part := strings.Cut(event.Test, "/")
+	if name != "" && !part && event.Action == "fail" {
+		tests[event.Package] = outcome{skipped, "its tests say why it failed"}
+	}
 	if event.Output != "" {
 		if printed[name] == nil {
 			printed[name] = &strings.Builder{}
 		}
 		printed[name].WriteString(event.Output)
 	}
-	if name == "" && event.Action == "fail" {
+	if _, told := tests[event.Package]; name == "" && event.Action == "fail" && !told {
 		name = event.Package // it did not build, or ended early
 	}
 	if name == "" || part {

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
-import { scenario } from '../harness/scenario.js';
+import { oneShard, scenario } from '../harness/scenario.js';
 
 const run = promisify(execFile);
 const here = name => fileURLToPath(new URL(name, import.meta.url));
@@ -25,4 +25,4 @@ scenario('the example of the README works as it stands', {}, async s => {
 
   assert.match(stdout, /^sent \w+$/m);
   assert.match(stdout, /^received hello from Node\.js$/m);
-});
+}, oneShard); // the example receives once

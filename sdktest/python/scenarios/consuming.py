@@ -9,7 +9,7 @@ from scenarios.context import LONG_INVISIBLE, ack, await_that, body, check, equa
 
 MESSAGES = 100
 # Longer than a lease of the server under test, which the server renews.
-LONG_WORK = 8
+LONG_WORK = 14
 
 
 def send(c, n):

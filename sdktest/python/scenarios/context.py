@@ -19,6 +19,8 @@ from scenarios import lines
 LONG_INVISIBLE = 600  # seconds
 # How long anything that is waited for may take. It says nothing about speed.
 PATIENCE = 60
+# Of a call. The SDK's own three seconds can be short on a machine that has much to do.
+TIMEOUT = 15
 AWAIT = 2
 PAUSE = 0.05
 
@@ -56,7 +58,7 @@ class Context:
             self._clients.pop().shutdown()
 
     def configuration(self, access_key="", secret="", endpoint=None):
-        return ClientConfiguration(endpoint or self.endpoint, Credentials(access_key, secret))
+        return ClientConfiguration(endpoint or self.endpoint, Credentials(access_key, secret), request_timeout=TIMEOUT)
 
     def start(self, client):
         """Starts a client that ends with the scenario."""

@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const LONG_INVISIBLE: Duration = Duration::from_secs(600);
 /// The shortest that a message may be hidden.
 pub const SHORT_INVISIBLE: Duration = Duration::from_secs(10);
+/// Of a call. The SDK's own three seconds can be short on a machine that has much to do.
+const TIMEOUT: Duration = Duration::from_secs(15);
 const AWAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 const BATCH: i32 = 16;
@@ -86,6 +88,7 @@ impl Context {
         let mut options = ClientOption::default();
         options.set_access_url(&self.endpoint);
         options.set_enable_tls(false);
+        options.set_timeout(TIMEOUT);
         options.set_long_polling_timeout(AWAIT);
         options
     }

@@ -25,7 +25,7 @@ import org.apache.rocketmq.client.apis.message.MessageView;
 final class Consuming {
     private static final int MESSAGES = 100;
     /** Longer than a lease of the server under test, which the server renews. */
-    private static final Duration LONG_WORK = Duration.ofSeconds(8);
+    private static final Duration LONG_WORK = Duration.ofSeconds(14);
 
     private Consuming() {}
 

@@ -29,6 +29,8 @@ final class Context implements AutoCloseable {
     /** How long anything that is waited for may take. It says nothing about speed. */
     static final Duration PATIENCE = Duration.ofSeconds(60);
 
+    /** Of a call. The SDK's own three seconds can be short on a machine that has much to do. */
+    private static final Duration TIMEOUT = Duration.ofSeconds(15);
     private static final Duration AWAIT = Duration.ofSeconds(2);
     private static final long PAUSE_MILLIS = 50;
 
@@ -47,7 +49,7 @@ final class Context implements AutoCloseable {
 
     /** What a client without TLS is configured with. */
     ClientConfigurationBuilder configuration() {
-        return ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false);
+        return ClientConfiguration.newBuilder().setEndpoints(endpoint).setRequestTimeout(TIMEOUT).enableSsl(false);
     }
 
     Producer producer() throws ClientException {
