@@ -89,7 +89,9 @@ func (d *JetStream) Prepare(ctx context.Context, round int) error {
 }
 
 // Send publishes messages: each of those in flight is followed by the next when its
-// acknowledgment is there.
+// acknowledgment is there. Without batches a goroutine for each waits for it, as a
+// producer does; with batches the next is sent where the acknowledgment arrives, as by a
+// producer that does not wait.
 func (d *JetStream) Send(ctx context.Context, l Load) (loadgen.Result, error) {
 	n := l.connections()
 	meters, b, start := newMeters(n), newBudget(l.Limit), time.Now()
@@ -101,14 +103,16 @@ func (d *JetStream) Send(ctx context.Context, l Load) (loadgen.Result, error) {
 		}
 	}()
 	for i := range n {
-		p, err := newPublisher(d.conns[i], d.load, split(window, i, n), b, meters[i])
+		p, err := newPublisher(d.conns[i], d.load, split(window, i, n), l.Batch == 1, b, meters[i])
 		if err != nil {
 			return loadgen.Result{}, err
 		}
 		publishers = append(publishers, p)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for _, p := range publishers {
-		p.start()
+		p.start(ctx)
 	}
 	for _, p := range publishers {
 		if err := await(ctx, l.Limit, p.done); err != nil {
@@ -123,21 +127,28 @@ type publisher struct {
 	conn    *nats.Conn
 	subject string
 	budget  *budget
-	meter   *meter
 	replies *nats.Subscription
 	prefix  string // of the subjects of replies, followed by the number of a message
 	body    []byte
+	wake    []chan *nats.Msg // of the goroutines that wait for replies; nil: there are none
 
-	mu     sync.Mutex // the first messages are sent while replies arrive
+	mu     sync.Mutex
+	meter  *meter
 	sentAt []time.Time
 	open   int
 	done   chan struct{} // closed when no more messages are in flight
 }
 
-func newPublisher(conn *nats.Conn, subject string, window int, b *budget, m *meter) (*publisher, error) {
+func newPublisher(conn *nats.Conn, subject string, window int, waits bool, b *budget, m *meter) (*publisher, error) {
 	p := &publisher{
 		conn: conn, subject: subject, budget: b, meter: m, prefix: nats.NewInbox() + ".",
 		body: make([]byte, BodySize), sentAt: make([]time.Time, window), open: window, done: make(chan struct{}),
+	}
+	if waits {
+		p.wake = make([]chan *nats.Msg, window)
+		for i := range p.wake {
+			p.wake[i] = make(chan *nats.Msg, 1)
+		}
 	}
 	var err error
 	if p.replies, err = subscribe(conn, p.prefix+"*", p.replied); err != nil {
@@ -155,11 +166,56 @@ func subscribe(conn *nats.Conn, subject string, handle nats.MsgHandler) (*nats.S
 	return s, s.SetPendingLimits(-1, -1)
 }
 
-func (p *publisher) start() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for slot := range p.sentAt {
-		p.nextLocked(slot, time.Now())
+func (p *publisher) start(ctx context.Context) {
+	for slot := range p.wake {
+		go p.produce(ctx, slot)
+	}
+	if p.wake == nil {
+		p.mu.Lock() // replies arrive meanwhile
+		defer p.mu.Unlock()
+		for slot := range p.sentAt {
+			p.nextLocked(slot, time.Now())
+		}
+	}
+}
+
+// produce publishes and waits for the reply, again and again.
+func (p *publisher) produce(ctx context.Context, slot int) {
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.endLocked()
+	}()
+	reply := p.prefix + strconv.Itoa(slot)
+	for start := time.Now(); p.budget.take(start); start = time.Now() {
+		if err := p.conn.PublishRequest(p.subject, reply, p.body); err != nil {
+			p.mu.Lock()
+			p.meter.failed(err.Error())
+			p.mu.Unlock()
+			return
+		}
+		select {
+		case reply := <-p.wake[slot]:
+			p.mu.Lock()
+			p.countLocked(reply, time.Since(start))
+			p.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (p *publisher) endLocked() {
+	if p.open--; p.open == 0 {
+		close(p.done)
+	}
+}
+
+func (p *publisher) countLocked(reply *nats.Msg, latency time.Duration) {
+	if stored(reply) {
+		p.meter.done(latency)
+	} else {
+		p.meter.failed(refusal(reply))
 	}
 }
 
@@ -173,24 +229,22 @@ func (p *publisher) nextLocked(slot int, now time.Time) {
 		}
 		p.meter.failed(err.Error())
 	}
-	if p.open--; p.open == 0 {
-		close(p.done)
-	}
+	p.endLocked()
 }
 
 func (p *publisher) replied(reply *nats.Msg) {
 	slot, err := strconv.Atoi(strings.TrimPrefix(reply.Subject, p.prefix))
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err != nil || slot >= len(p.sentAt) {
 		return // not ours
 	}
-	now := time.Now()
-	if stored(reply) {
-		p.meter.done(now.Sub(p.sentAt[slot]))
-	} else {
-		p.meter.failed(refusal(reply))
+	if p.wake != nil {
+		p.wake[slot] <- reply // there is room: one message is in flight
+		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.countLocked(reply, now.Sub(p.sentAt[slot]))
 	p.nextLocked(slot, now)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -90,7 +91,9 @@ func (d *RabbitMQ) Prepare(_ context.Context, round int) error {
 }
 
 // Send publishes messages with confirms: each of those in flight is followed by the next
-// when its confirm is there.
+// when its confirm is there. Without batches a goroutine for each waits for it, as a
+// producer does; with batches one goroutine sends the next where a confirm arrives, as a
+// producer that does not wait.
 func (d *RabbitMQ) Send(ctx context.Context, l Load) (loadgen.Result, error) {
 	n := l.connections()
 	meters, b, start := newMeters(n), newBudget(l.Limit), time.Now()
@@ -100,6 +103,9 @@ func (d *RabbitMQ) Send(ctx context.Context, l Load) (loadgen.Result, error) {
 	for i := range n {
 		go func() {
 			errs <- d.withChannel(i, func(ch *amqp.Channel) error {
+				if l.Batch == 1 {
+					return produce(ctx, ch, d.load, split(l.InFlight, i, n), b, meters[i])
+				}
 				return publish(ctx, ch, d.load, split(l.InFlight*l.Batch, i, n), b, meters[i])
 			})
 		}()
@@ -109,6 +115,42 @@ func (d *RabbitMQ) Send(ctx context.Context, l Load) (loadgen.Result, error) {
 		all = errors.Join(all, <-errs)
 	}
 	return gather(time.Since(start), meters), all
+}
+
+// produce runs producers that publish and wait for the confirm, again and again.
+func produce(ctx context.Context, ch *amqp.Channel, queue string, producers int, b *budget, m *meter) error {
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	var mu sync.Mutex // of the meter
+	var running sync.WaitGroup
+	errs := make(chan error, producers)
+	for range producers {
+		running.Go(func() {
+			body := make([]byte, BodySize)
+			for start := time.Now(); b.take(start); start = time.Now() {
+				confirmed, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, persistent(body))
+				good := false
+				if err == nil {
+					good, err = confirmed.WaitContext(ctx)
+				}
+				if err != nil {
+					errs <- err
+					return
+				}
+				mu.Lock()
+				if good {
+					m.done(time.Since(start))
+				} else {
+					m.failed("refused")
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	running.Wait()
+	close(errs)
+	return <-errs // the first, or nil
 }
 
 // publish keeps a number of messages in flight on a channel until the budget is used up.

@@ -192,7 +192,7 @@ func (c *comparison) startLasting(ctx context.Context, s *contender) error {
 }
 
 // prepareTimeout bounds the making of topics.
-const prepareTimeout = 20 * time.Second
+const prepareTimeout = 30 * time.Second
 
 func prepare(ctx context.Context, s *contender, round int) error {
 	_, err := bounded(ctx, prepareTimeout, func(ctx context.Context) (struct{}, error) {

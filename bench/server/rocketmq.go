@@ -60,7 +60,8 @@ storePathRootDir=%s
 storePathCommitLog=%s
 flushDiskType=%s
 diskMaxUsedSpaceRatio=95
-popConsumerKVServiceEnable=%t
+popConsumerKVServiceInit=%[7]t
+popConsumerKVServiceEnable=%[7]t
 `, host, broker, replication, s.path("store"), s.path("store", "commitlog"), flush, k.KV), "conf", "broker.conf")
 	if err != nil {
 		return nil, err

@@ -112,8 +112,10 @@ func TestSessionsAnnounceTheClient(t *testing.T) {
 	require.Equal(t, rmqpb.ClientType_SIMPLE_CONSUMER, settings[0].GetClientType())
 	require.Equal(t, "readers", settings[0].GetSubscription().GetGroup().GetName())
 	require.Equal(t, "orders", settings[0].GetSubscription().GetSubscriptions()[0].GetTopic().GetName())
+	require.Zero(t, server.HungUp())
 	session.Close()
 	require.NotNil(t, server.Headers(rmqpb.MessagingService_NotifyClientTermination_FullMethodName))
+	require.Equal(t, 1, server.HungUp(), "the server has ended the stream when the session is closed")
 }
 
 func TestASessionWithoutServerFailsSilently(t *testing.T) {

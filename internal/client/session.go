@@ -25,6 +25,8 @@ type Session struct {
 	group  *rmqpb.Resource
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	// hungUp is closed when the stream has ended, which closing finish asks for.
+	finish, hungUp chan struct{}
 }
 
 // StartProducer starts the session of a producer to topic.
@@ -56,7 +58,7 @@ func (c *Conn) startSession(ctx context.Context, group *rmqpb.Resource, kind rmq
 	settings.UserAgent = &rmqpb.UA{Language: rmqpb.Language_GOLANG, Version: c.opts.Version, Hostname: Host()}
 
 	ctx, cancel := context.WithCancel(ctx)
-	s := &Session{conn: c, group: group, cancel: cancel}
+	s := &Session{conn: c, group: group, cancel: cancel, finish: make(chan struct{}), hungUp: make(chan struct{})}
 	answered := make(chan struct{})
 	s.done.Go(func() {
 		defer close(answered)
@@ -75,32 +77,45 @@ func (c *Conn) startSession(ctx context.Context, group *rmqpb.Resource, kind rmq
 }
 
 // announce sends the settings and returns when they are answered, or cannot be.
-// The stream stays open until ctx ends.
+// The stream stays open until the session ends.
 func (s *Session) announce(ctx context.Context, settings *rmqpb.Settings) {
 	stream, err := rmqpb.NewMessagingServiceClient(s.conn).Telemetry(ctx)
 	if err != nil {
+		close(s.hungUp)
 		return
 	}
+	answered := make(chan struct{})
+	s.done.Go(func() {
+		defer close(s.hungUp)
+		read(stream, answered)
+	})
 	command := &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_Settings{Settings: settings}}
 	if stream.Send(command) != nil {
 		return
 	}
-	for {
+	s.done.Go(func() {
+		<-s.finish
+		_ = stream.CloseSend() // it may have ended
+	})
+	select {
+	case <-answered:
+	case <-s.hungUp:
+	}
+}
+
+// read reads the commands of a stream until its end, and closes answered with the first
+// that answers the settings.
+func read(stream rmqpb.MessagingService_TelemetryClient, answered chan struct{}) {
+	for settled := false; ; {
 		command, err := stream.Recv()
 		if err != nil {
 			return
 		}
-		if command.GetSettings() != nil || command.GetStatus() != nil {
-			break
+		if !settled && (command.GetSettings() != nil || command.GetStatus() != nil) {
+			settled = true
+			close(answered)
 		}
 	}
-	s.done.Go(func() {
-		for {
-			if _, err := stream.Recv(); err != nil {
-				return
-			}
-		}
-	})
 }
 
 func (s *Session) heartbeat(ctx context.Context, kind rmqpb.ClientType) {
@@ -118,12 +133,24 @@ func (s *Session) heartbeat(ctx context.Context, kind rmqpb.ClientType) {
 	}
 }
 
-// Close tells the server that the client ends, and ends the session.
+// hangUpTimeout is how long the server may take to end the stream of a session that ends.
+const hangUpTimeout = time.Second
+
+// Close tells the server that the client ends, and ends the session. It returns when the
+// server has ended its side of the stream, or after hangUpTimeout: some servers forget a
+// client with its stream, and would forget its next session with that of this one.
 func (s *Session) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	_, _ = rmqpb.NewMessagingServiceClient(s.conn).NotifyClientTermination(ctx,
 		&rmqpb.NotifyClientTerminationRequest{Group: s.group})
+	close(s.finish)
+	timer := time.NewTimer(hangUpTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.hungUp:
+	case <-timer.C:
+	}
 	s.cancel()
 	s.done.Wait()
 }

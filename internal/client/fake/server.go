@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -49,6 +50,7 @@ type Server struct {
 		acked    int
 		headers  map[string]metadata.MD // of the last call of each method
 		settings []*rmqpb.Settings
+		hungUp   int
 		fail     *rmqpb.Status
 		calls    map[string]int // that are left to a method; those not in it have no end
 		arrived  chan struct{}  // closed and replaced at each send
@@ -146,6 +148,13 @@ func (s *Server) Settings() []*rmqpb.Settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.settings
+}
+
+// HungUp returns the number of Telemetry streams that clients have ended in order.
+func (s *Server) HungUp() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.hungUp
 }
 
 // Messages returns the messages of a topic.
@@ -338,6 +347,11 @@ func (s *Server) AckMessage(_ context.Context, req *rmqpb.AckMessageRequest) (*r
 func (s *Server) Telemetry(stream grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]) error {
 	for {
 		command, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			s.mu.Lock()
+			s.mu.hungUp++
+			s.mu.Unlock()
+		}
 		if err != nil {
 			return nil // the client has gone
 		}
