@@ -31,13 +31,14 @@ type settings struct {
 	fill      int64
 	checks    shard.Transactions
 	wall      func() time.Time
+	memtable  int64 // 0: that of a server
 	onFailure func()
 }
 
 func openStore(fs vfs.FS, o settings) (*store.Store, error) {
 	return store.Open(store.Options{
 		FS: fs, Dir: storeDir, Shards: []string{shardName}, Flush: o.flush,
-		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, Transactions: o.checks, Wall: o.wall, OnFailure: o.onFailure, Logger: tracer(),
+		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, MemTableSize: o.memtable, Transactions: o.checks, Wall: o.wall, OnFailure: o.onFailure, Logger: tracer(),
 	})
 }
 

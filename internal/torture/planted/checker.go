@@ -61,7 +61,7 @@ func checkers(n int) map[string]checker {
 	simulated := []string{seed, fmt.Sprint("PERIGEE_HISTORIES=", n)}
 	return map[string]checker{
 		histories:  {pkg: torturePkg, run: "HistoriesWithFaults", env: simulated},
-		linear:     {pkg: torturePkg, run: "Linearizable", env: simulated},
+		linear:     {pkg: torturePkg, run: "ConcurrentCallsAreLinearizable", env: simulated},
 		faults:     {pkg: torturePkg, run: "EveryFaultOfEveryOperation|NotSeenBeforeItIsDurable|LeasedAlready|UsedForTwoBodies|SlowDisk", env: []string{seed}},
 		damaged:    {pkg: torturePkg, run: "DamageOfAnyFile", env: []string{seed}},
 		clocked:    {pkg: torturePkg, run: "AClockThatWasSet"},
