@@ -102,7 +102,7 @@ func ofTheLog() []mutation {
 			by: []string{damaged, theLog},
 		},
 		{
-			name: "views that go ahead of the log", kind: durability, short: true,
+			name: "views that go ahead of the log", kind: durability,
 			rule: "no effect of a record reaches the disk before the record",
 			file: viewsFile, old: "if err := o.shard.log.Sync(); err != nil {", new: "if err := o.shard.log.Err(); err != nil {",
 		},
