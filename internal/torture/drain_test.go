@@ -57,6 +57,7 @@ func drain(ctx context.Context, s *store.Store, l *ledger, topics []*mq.Topic, l
 		// It waits for longer than its leases: what cannot be read comes back alone.
 		err := d.receive(deadLetterTopic(g.Group), auditor, 2*drainTime, func(_ time.Time, got []mq.Delivery) {
 			for _, m := range got {
+				d.readsAs(m)
 				st.dead[g.ID][m.ID]++
 			}
 		})
@@ -172,10 +173,18 @@ func (d *drainer) receive(t *mq.Topic, g consumers, wait time.Duration, fn func(
 	}
 }
 
+// readsAs judges that a message, or a dead letter, has the body that was sent.
+func (d *drainer) readsAs(m mq.Delivery) {
+	if string(m.Body) != body(m.ID) {
+		d.wrong("%s of topic %d has the body %q", m.ID, m.Lease.Topic, m.Body)
+	}
+}
+
 // audit reads everything that a topic holds.
 func (d *drainer) audit(t *mq.Topic, auditor consumers, st *stored) error {
 	return d.receive(t, auditor, 2*drainTime, func(_ time.Time, got []mq.Delivery) {
 		for _, m := range got {
+			d.readsAs(m)
 			q := queueKey{t.ID, m.Lease.Queue}
 			if want := mq.QueueOffset(len(st.queues[q])); m.Lease.Offset != want {
 				d.mu.Lock()

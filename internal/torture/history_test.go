@@ -86,6 +86,9 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	if !some(3) {
 		dedup = 0
 	}
+	if !h.slow && some(2) {
+		h.memtable = 32 << 10 // the views are written again and again
+	}
 	topic := func(kind mq.TopicType, queues int32) {
 		id := mq.TopicID(len(h.topics) + 1)
 		h.topics = append(h.topics, &mq.Topic{

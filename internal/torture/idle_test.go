@@ -83,7 +83,8 @@ func (l *ledger) missed(g consumers, sn *sent, at place, f *fate, since time.Tim
 			return false // it may have been moved a moment ago
 		}
 	}
-	return (f == nil || f.attempt == 0 && f.open == 0 && f.under == 0 && f.loose.IsZero() && !f.excused) && l.owes(g, sn, at)
+	// One that was delivered about when the group was moved may be leased still.
+	return (f == nil || f.attempt == 0 && f.open == 0 && f.under == 0 && f.loose.IsZero() && f.born[0].IsZero()) && l.owes(g, sn, at)
 }
 
 // idleLanes judges that nothing is at the head of a message group, or of a lite topic, that

@@ -97,11 +97,10 @@ func (r leaseRules) model() porcupine.Model {
 
 // A lineup collects the calls of clients in the order in which they begin and end.
 type lineup struct {
-	mu      sync.Mutex
-	seq     int64
-	ops     []porcupine.Operation
-	ids     []string // of messages whose send has begun
-	handles map[string]uint64
+	mu  sync.Mutex
+	seq int64
+	ops []porcupine.Operation
+	ids []string // of messages whose send has begun
 }
 
 func (h *lineup) begin() int64 {

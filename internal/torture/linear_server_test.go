@@ -46,7 +46,8 @@ func runServer(t *testing.T) *grpc.ClientConn {
 		require.NoError(t, err, "go build: %s", out)
 	}
 	cmd := exec.Command(bin, "standalone", "--json", "--data-dir", t.TempDir(), "--flush", "async",
-		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--tls-mode", "disabled")
+		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--tls-mode", "disabled",
+		"--retention-disk-clean", "100%", "--retention-disk-force", "100%", "--retention-disk-refuse", "100%")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

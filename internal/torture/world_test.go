@@ -31,6 +31,7 @@ type settings struct {
 	fill      int64
 	checks    shard.Transactions
 	wall      func() time.Time
+	memtable  int64 // 0: that of a server
 	onFailure func()
 }
 
@@ -39,7 +40,7 @@ func openStore(fs vfs.FS, o settings) (*store.Store, error) { return openStoreIn
 func openStoreIn(fs vfs.FS, dir string, o settings) (*store.Store, error) {
 	return store.Open(store.Options{
 		FS: fs, Dir: dir, Shards: []string{shardName}, Flush: o.flush,
-		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, Transactions: o.checks, Wall: o.wall, OnFailure: o.onFailure, Logger: tracer(),
+		SegmentSize: o.segment, ZeroFill: o.fill, CacheSize: 1 << 20, MemTableSize: o.memtable, Transactions: o.checks, Wall: o.wall, OnFailure: o.onFailure, Logger: tracer(),
 	})
 }
 

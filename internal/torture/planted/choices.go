@@ -173,11 +173,6 @@ func ofWakeUps() []mutation {
 			file: receiveFile, old: "s.waiters.register(w, what)\n\t\tgot, err := s.find(ctx, r, what.look, end)", new: "got, err := s.find(ctx, r, what.look, end)\n\t\ts.waiters.register(w, what)",
 		},
 		{
-			name: "one waiter woken for many messages", kind: wakeUps, by: []string{histories, theShard},
-			rule: "as many receives are woken as there are messages for",
-			file: waitersFile, old: "for l.credit < n && l.first != nil {", new: "for l.credit < min(n, 1) && l.call == ws.call && l.credit == 0 && l.first != nil {",
-		},
-		{
 			name: "a deletion that wakes nobody", kind: wakeUps, by: []string{histories, theShard},
 			rule: "a receive ends when its topic is deleted",
 			file: loopFile, old: "if e.Gone {\n\t\ts.waiters.wakeAll()", new: "if e.Gone {",

@@ -58,7 +58,7 @@ func ofRetention() []mutation {
 			file: "store/shard/retain.go", old: "return t.known && t.age > 0 && stored <= now-t.age", new: "return t.known && t.age > 0 && stored <= now-t.age/2",
 		},
 		{
-			name: "messages that leave under their consumer", kind: retention, short: true, by: trims,
+			name: "messages that leave under their consumer", kind: retention, by: trims,
 			rule: "what is under delivery holds its message",
 			file: trimFile, old: "t.kept[ref.Queue] = min(t.kept[ref.Queue], ref.Offset)", new: "t.kept[ref.Queue] = min(t.kept[ref.Queue], ref.Offset+1)",
 		},

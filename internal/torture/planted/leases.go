@@ -56,9 +56,9 @@ func ofLeases() []mutation {
 			file: groupFile, old: "m.val = keyspace.AppendOffset(m.val[:0], offset)\n\treturn m.set(m.key, m.val)", new: "m.val = keyspace.AppendOffset(m.val[:0], offset)\n\treturn nil",
 		},
 		{
-			name: "a redelivery that stays ready", kind: leases,
-			rule: "what was delivered again is not delivered once more while it is leased",
-			file: popFile, old: "if !found || l.State != keyspace.Ready || l.When != seq {\n\t\treturn true, m.delReady", new: "if !found {\n\t\treturn true, m.delReady",
+			name: "a lease that is not written down", kind: leases,
+			rule: "a lease survives a restart",
+			file: leaseFile, old: "m.val = keyspace.AppendLease(m.val[:0], &l)\n\treturn m.set(m.key, m.val)", new: "m.val = keyspace.AppendLease(m.val[:0], &l)\n\tif l.Attempt == 2 {\n\t\treturn nil\n\t}\n\treturn m.set(m.key, m.val)",
 		},
 		{
 			name: "a renewal that loses the lease", kind: leases,

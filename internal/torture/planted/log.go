@@ -34,6 +34,7 @@ func ofTheLog() []mutation {
 			rule: "the flushed position is the end of the log before the sync began",
 			file: logSync, old: "l.flushed.Store(end)\n\treturn l.remember(Pos(end))",
 			new: "l.flushed.Store(l.appended.Load())\n\treturn l.remember(Pos(end))",
+			by:  []string{histories, theLog},
 		},
 		{
 			name: "a frame that knows too much to be durable", kind: durability,
@@ -68,6 +69,7 @@ func ofTheLog() []mutation {
 			name: "a failed fsync is tried again", kind: durability,
 			rule: "a failed fsync is never tried again: the second one says nothing about what the first one lost",
 			file: logSync, old: "if err := seg.file.SyncData(); err != nil {", new: "if err := seg.file.SyncData(); err != nil && seg.file.SyncData() != nil {",
+			by: []string{histories, faults, theLog},
 		},
 		{
 			name: "a sealed segment is not synced", kind: durability, short: true,
@@ -100,7 +102,7 @@ func ofTheLog() []mutation {
 			by: []string{damaged, theLog},
 		},
 		{
-			name: "views that go ahead of the log", kind: durability, short: true,
+			name: "views that go ahead of the log", kind: durability,
 			rule: "no effect of a record reaches the disk before the record",
 			file: viewsFile, old: "if err := o.shard.log.Sync(); err != nil {", new: "if err := o.shard.log.Err(); err != nil {",
 		},

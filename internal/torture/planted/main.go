@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("planted", flag.ContinueOnError)
 	flags.BoolVar(&p.short, "short", false, "plant a few of each kind only, with the simulated histories alone")
 	flags.StringVar(&p.only, "run", "", "plant only what has a name like this")
-	flags.IntVar(&p.histories, "histories", 300, "how many histories to simulate in each mode for each of them, at most")
+	flags.IntVar(&p.histories, "histories", 120, "how many histories to simulate in each mode for each of them, at most")
 	flags.IntVar(&p.workers, "workers", runtime.GOMAXPROCS(0), "how many to judge at a time")
 	flags.StringVar(&p.checkers, "by", "", "ask these checkers only, separated by commas")
 	flags.StringVar(&p.overlay, "overlay", "", "only write what is built into this folder")
