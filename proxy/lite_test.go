@@ -372,3 +372,80 @@ func TestALiteReceiveWithTheSameAttemptIDIsAnsweredAgain(t *testing.T) {
 		require.Len(t, receive("one").ids(), 2)
 	})
 }
+
+// TestALiteClientOfAnotherProxyIsToldWithItsNextSync: the proxy that takes a lite topic from
+// it does not know it.
+func TestALiteClientOfAnotherProxyIsToldWithItsNextSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.liteParent(t)
+		s.group(t, "g", router.GroupSpec{LiteExclusive: true, LiteTopic: "parent"})
+		second, err := New(Options{Store: s.nodes, Router: s.meta, Transactions: s.nodes})
+		require.NoError(t, err)
+		t.Cleanup(second.Close)
+		elsewhere := &testServer{Server: second, nodes: s.nodes, meta: s.meta}
+		stream := open(t, rmqpb.NewMessagingServiceClient(s.dial(t)), from(t, "lite", headerLanguage, "GO"))
+		offer(t, stream, subscriber(rmqpb.ClientType_LITE_PUSH_CONSUMER, "g", "parent"))
+		require.NotNil(t, reply(t, stream))
+		lite, taker := s.lite("lite", "g"), elsewhere.lite("taker", "g")
+		lite.synced(t, liteAdd, nil, "a", "b")
+		time.Sleep(time.Minute)
+		taker.synced(t, liteAdd, nil, "a")
+		s.send(t, liteMessage("a", "a1"))
+		require.Empty(t, lite.receive(t, lite.push(32, 0)).ids(), "it is not given it any more")
+		lite.synced(t, liteReplace, nil, "a", "b") // SDKs do so every 30 s
+		cmd, err := stream.Recv()
+		require.NoError(t, err)
+		require.Equal(t, "a", cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
+		require.Equal(t, []string{"a1"}, taker.receive(t, taker.simple(32, time.Minute, 0)).ids())
+	})
+}
+
+// TestALiteTopicThatHasMovedIsReadInBothPlaces: what was sent before its shard was drained
+// is there, and none is made where nothing is sent any more.
+func TestALiteTopicThatHasMovedIsReadInBothPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, func(o *testOptions) { o.router.Shards = []string{"s0", "s1"} })
+		s.liteParent(t)
+		parent := s.topicNamed(t, "parent")
+		for _, shard := range []string{"s0", "s1"} {
+			_, err := s.meta.AddShard(t.Context(), shard)
+			require.NoError(t, err)
+		}
+		c := s.lite("c", "g")
+		names := []string{"a", "b", "c", "d", "e", "f"}
+		c.synced(t, liteReplace, nil, names[:5]...)
+		var want []string
+		for _, name := range names[:5] {
+			s.send(t, liteMessage(name, name+"1"))
+			want = append(want, name+"1")
+		}
+		_, err := s.meta.SetShard(t.Context(), "s0", router.ShardDraining)
+		require.NoError(t, err)
+		closing := s.topicNamed(t, "parent")
+		require.NoError(t, s.nodes.Place(t.Context(), "s0", closing))
+		require.NoError(t, s.meta.ShardClosed(t.Context(), "s0", []router.ClosedTopic{{ID: parent.ID, Placed: closing.Placed}}))
+		before, err := s.nodes.LiteStock(t.Context(), "s0", parent.ID)
+		require.NoError(t, err)
+		require.Positive(t, before.Topics)
+		c.synced(t, liteReplace, nil, names...)
+		for _, name := range names {
+			s.send(t, liteMessage(name, name+"2"))
+			want = append(want, name+"2")
+		}
+		after, err := s.nodes.LiteStock(t.Context(), "s0", parent.ID)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+		var got []string
+		for _, shard := range []string{"s0", "s1", "s0", "s1"} {
+			req := c.simple(32, time.Minute, 0)
+			req.MessageQueue.Broker = &rmqpb.Broker{Name: shard}
+			a := c.receive(t, req)
+			got = append(got, a.ids()...)
+			for i := range a.messages {
+				c.acked(t, a.handle(i))
+			}
+		}
+		require.ElementsMatch(t, want, got)
+	})
+}

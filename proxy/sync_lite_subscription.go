@@ -21,10 +21,13 @@ import (
 // COMPLETE_ADD, which clients repeat, never moves a group. Without one, and with LAST, the
 // group goes on where it is, and begins behind the newest message when it has no place.
 //
-// Behaviour: all of it or nothing, on all shards of the topic. In a group with the exclusive
+// Behaviour: all of it or nothing, on all shards of the topic; a COMPLETE_ADD, which is repeated,
+// leaves out those that cannot be reached. On a shard that the topic leaves, only lite topics
+// that are there. In a group with the exclusive
 // model (perigee group create --lite-exclusive) a lite topic goes from the client that had it
 // to the one that adds it with PARTIAL_ADD, and the former gets NotifyUnsubscribeLiteCommand if
-// it is a lite consumer with a Telemetry stream. COMPLETE_ADD takes nothing from anybody: the
+// it is a lite consumer with a Telemetry stream here; one whose stream is at another proxy gets it with
+// its next COMPLETE_ADD, which SDKs send every 30 seconds, and no messages of it meanwhile. COMPLETE_ADD takes nothing from anybody: the
 // client is not given what another has, and is told so in that way, again with each sync. A
 // client that neither syncs nor receives for three minutes, or whose session ends, is forgotten.
 //

@@ -123,6 +123,10 @@ func fill(t *testing.T, fs vfs.FS, retention ...shard.Retention) {
 	// Used up, and without a dead-letter topic to go to for as long as the test is.
 	require.NoError(t, errors.Join(s.ChangeInvisible(ctx, []mq.LeaseChange{{Lease: again[0].Lease, Reason: mq.Nack}})...))
 	send(orders, 0, 2)
+	leaving := topicOf(5, 3)
+	leaving.Type, leaving.Version, leaving.Placed = mq.TopicPriority, 2, 2
+	leaving.Shards[0].Use = mq.ShardClosing
+	require.NoError(t, s.Place(ctx, shardName, leaving))
 	synctest.Wait()
 	require.NoError(t, s.Close())
 }
@@ -258,6 +262,7 @@ func TestCheckFindsNothingInASoundStoreAndChangesNothing(t *testing.T) {
 		want := []keyspace.Kind{
 			keyspace.KindState, keyspace.KindEntry, keyspace.KindGroup, keyspace.KindLease, keyspace.KindGone, keyspace.KindProgress,
 			keyspace.KindReady, keyspace.KindSub, keyspace.KindUnstarted, keyspace.KindTopic, keyspace.KindDue, keyspace.KindPriority,
+			keyspace.KindPlacement,
 		}
 		if trimmed {
 			want = append(want, keyspace.KindBegin, keyspace.KindEnds)
@@ -349,7 +354,7 @@ func onlyDerived(key []byte) bool {
 		return true
 	}
 	switch keyspace.KindOf(key) {
-	case keyspace.KindGone, keyspace.KindProgress, keyspace.KindUnstarted:
+	case keyspace.KindGone, keyspace.KindProgress, keyspace.KindUnstarted, keyspace.KindPlacement:
 		return true
 	case keyspace.KindEnds: // of a queue that is empty
 		return true

@@ -104,3 +104,20 @@ func TestAFileMayServeAllTiers(t *testing.T) {
 		require.True(t, slices.Equal([]string{"r1:8082", "r2:9"}, c.Routers))
 	}
 }
+
+// TestTheSegmentsOfAStoreNodeAreHeldToNoSettingThatItDoesNotHave: how large a body may be is
+// the proxies' to say.
+func TestTheSegmentsOfAStoreNodeAreHeldToNoSettingThatItDoesNotHave(t *testing.T) {
+	for tier, fits := range map[Tier]bool{Standalone: false, Store: true} {
+		c := DefaultOf(tier)
+		c.DataDir, c.SegmentSize = "d", 1<<20
+		if tier == Store {
+			c.Name, c.Shard, c.Routers = "a", "a", []string{"r:8082"}
+		}
+		if err := c.Validate(); fits {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "segment_size")
+		}
+	}
+}

@@ -267,7 +267,8 @@ func (c Config) validateSizes() error {
 	if err := within("delivery_memory", c.DeliveryMemory, minDeliveryMemory, maxDeliveryMemory); err != nil {
 		return err
 	}
-	if c.MaxBodySize > c.SegmentSize-segmentHeadroom {
+	// Elsewhere they are settings of two processes: the store refuses what does not fit.
+	if c.Tier == Standalone && c.MaxBodySize > c.SegmentSize-segmentHeadroom {
 		return invalid("segment_size", c.SegmentSize, "must be 64KiB above max_body_size or more")
 	}
 	return nil

@@ -37,6 +37,9 @@ func (n *node) openSharedRouter(ctx context.Context, opts router.Options) (*rout
 	said := ""
 	for {
 		r, err := n.trySharedRouter(ctx, opts)
+		if err != nil && ctx.Err() != nil {
+			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
+		}
 		if !errors.Is(err, mq.ErrUnavailable) || errors.Is(err, etcd.ErrDenied) {
 			return r, err
 		}

@@ -34,20 +34,26 @@ func closedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestARouterWaitsForEtcdAndEndsWhenItIsToldTo(t *testing.T) {
-	d := &deployment{t: t, dir: t.TempDir()}
-	cfg := configOf(d.dir, d.tier(config.Router, "r"), withEtcd(closedAddress(t)))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	told := make(chan struct{}, 100)
-	logger := slog.New(slog.NewTextHandler(noteOf("waiting for the metadata", told), nil))
-	done := make(chan error)
-	go func() {
-		done <- node.Run(ctx, cfg, logger, func(node.Info) { t.Error("it serves without metadata") })
-	}()
-	<-told
-	cancel()
-	require.ErrorContains(t, <-done, cfg.Etcd.Endpoints[0])
+// TestWhoWaitsForOthersEndsWhenItIsToldTo: that is no failure.
+func TestWhoWaitsForOthersEndsWhenItIsToldTo(t *testing.T) {
+	d := &deployment{t: t, dir: t.TempDir(), router: closedAddress(t)}
+	for _, cfg := range []config.Config{
+		configOf(d.dir, d.tier(config.Router, "r"), withEtcd(closedAddress(t))),
+		configOf(d.dir, d.tier(config.Proxy, "p")),
+		configOf(d.dir, d.tier(config.Store, "a")),
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		told := make(chan struct{}, 100)
+		logger := slog.New(slog.NewTextHandler(noteOf("waiting for the metadata", told), nil))
+		done := make(chan error)
+		go func() {
+			done <- node.Run(ctx, cfg, logger, func(node.Info) { t.Error("it serves without metadata") })
+		}()
+		<-told
+		cancel()
+		require.NoError(t, <-done, cfg.Tier)
+	}
 }
 
 // A note is a writer that tells when a text is written.

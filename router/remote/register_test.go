@@ -210,3 +210,34 @@ func TestARouterWithoutTheTokenIsSaidOnce(t *testing.T) {
 		require.NotContains(w, err.Error(), "not known")
 	})
 }
+
+// TestANodeThatHasSaidGoodbyeIsNotRegisteredAnyMore: whether it says so before or after it
+// makes itself known, and until its process is another one.
+func TestANodeThatHasSaidGoodbyeIsNotRegisteredAnyMore(t *testing.T) {
+	inWorld(t, "r1", func(w *world) {
+		var opts ClientOptions
+		aStore("n1", "s7")(&opts)
+		node := opts.Node
+		nodes := w.hosts["r1"].nodes
+		first := w.client("r1")
+		first.Register(node)
+		w.settle(time.Second)
+		require.Len(w, nodes.Nodes().List, 1)
+		first.Goodbye()
+		w.settle(time.Second)
+		require.Empty(w, nodes.Nodes().List)
+		w.settle(time.Minute)
+		require.Empty(w, nodes.Nodes().List)
+
+		second := w.client("r1")
+		second.Goodbye()
+		second.Register(node)
+		w.settle(time.Minute)
+		require.Empty(w, nodes.Nodes().List)
+		second.Leave()
+
+		w.client("r1").Register(node)
+		w.settle(time.Second)
+		require.Len(w, nodes.Nodes().List, 1)
+	})
+}

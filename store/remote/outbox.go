@@ -16,6 +16,7 @@ type outbox struct {
 	bytes  int
 	closed bool
 	ready  chan struct{} // capacity 1
+	freed  chan struct{} // capacity 1: less waits than before
 }
 
 // Bounds of an outbox.
@@ -24,11 +25,16 @@ const (
 	frameBytes = 1 << 20
 	// smallBuffer is what an encoded call or answer without bodies fits in.
 	smallBuffer = 512
+	// answersWait is how much a node has waiting for a proxy that does not take it when it
+	// reads no more calls of it.
+	answersWait = 16 << 20
 )
 
 var buffers = mem.DefaultBufferPool()
 
-func newOutbox() *outbox { return &outbox{ready: make(chan struct{}, 1)} }
+func newOutbox() *outbox {
+	return &outbox{ready: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+}
 
 // build encodes fields of a message with fn into a buffer with room for size bytes.
 func build(size int, fn func(w *builder)) mem.Buffer {
@@ -75,6 +81,7 @@ func (o *outbox) take(ctx context.Context) mem.BufferSlice {
 				o.wait = nil
 			}
 			o.mu.Unlock()
+			o.less()
 			return next
 		}
 		closed := o.closed
@@ -101,6 +108,33 @@ func (o *outbox) close() {
 	select {
 	case o.ready <- struct{}{}:
 	default:
+	}
+	o.less()
+}
+
+// less wakes who waits for room.
+func (o *outbox) less() {
+	select {
+	case o.freed <- struct{}{}:
+	default:
+	}
+}
+
+// room waits until no more than limit bytes wait to be taken, or nothing is put in any more,
+// or ctx ends. One goroutine at a time waits.
+func (o *outbox) room(ctx context.Context, limit int) {
+	for {
+		o.mu.Lock()
+		over := o.closed || o.bytes <= limit
+		o.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-o.freed:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

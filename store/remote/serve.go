@@ -89,7 +89,8 @@ func (s *Server) Drain() { s.close.Do(func() { close(s.closing) }) }
 // A stream is one stream of calls.
 type stream struct {
 	s      *Server
-	ctx    context.Context // ends with the stream, and when the server drains
+	ctx    context.Context // ends with the stream
+	polls  context.Context // of receives: ends when the server drains, too
 	out    *outbox
 	calls  sync.WaitGroup
 	mu     sync.Mutex
@@ -113,7 +114,7 @@ func (s *Server) Calls(gs grpc.BidiStreamingServer[storepb.CallsRequest, storepb
 	}
 	ctx, cancel := context.WithCancel(gs.Context())
 	defer cancel()
-	st := &stream{s: s, ctx: ctx, out: newOutbox(), receives: map[uint64]*delivering{}}
+	st := &stream{s: s, ctx: gs.Context(), polls: ctx, out: newOutbox(), receives: map[uint64]*delivering{}}
 	received := make(chan struct{})
 	var broken error
 	go func() {
@@ -158,9 +159,11 @@ func (st *stream) end() {
 	st.mu.Unlock()
 }
 
-// receive reads what the proxy says, until the stream ends.
+// receive reads what the proxy says, until the stream ends. From a proxy that does not take
+// its answers it reads nothing more: gRPC holds up what that sends then.
 func (st *stream) receive(gs grpc.ServerStream) error {
 	for {
+		st.out.room(gs.Context(), answersWait)
 		var f frame
 		if err := gs.RecvMsg(&f); err != nil {
 			return err
@@ -212,7 +215,7 @@ func (st *stream) call(b []byte) {
 		c.err = fmt.Errorf("%w: the id of a call is that of another", errFrame)
 	} else if c.kind == callReceive {
 		rc := &delivering{}
-		ctx, rc.cancel = context.WithCancel(ctx)
+		ctx, rc.cancel = context.WithCancel(st.polls)
 		st.receives[c.id] = rc
 	}
 	st.calls.Add(1)

@@ -380,3 +380,33 @@ func TestManyLeasesGoInSeveralCalls(t *testing.T) {
 		})
 	})
 }
+
+// TestWhatIsStoredWhenTheNodeStopsIsAnswered: the end of the node ends what waits for
+// messages, and nothing else.
+func TestWhatIsStoredWhenTheNodeStopsIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan struct{})
+		h := &hooked{
+			append: func(ctx context.Context) ([]mq.Appended, error) {
+				select {
+				case <-held:
+					return stored(), nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			},
+			receive: func(ctx context.Context) ([]mq.Delivery, error) { <-ctx.Done(); return nil, ctx.Err() },
+		}
+		one(t, h, func(_ *cluster, n *testNode, c *remote.Client) {
+			sent, polled := make(chan error, 1), make(chan error, 1)
+			go func() { _, err := send(t.Context(), c); sent <- err }()
+			go func() { _, err := receive(t.Context(), c); polled <- err }()
+			synctest.Wait()
+			n.server.Drain()
+			synctest.Wait()
+			require.NoError(t, <-polled)
+			close(held)
+			require.NoError(t, <-sent)
+		})
+	})
+}
