@@ -28,6 +28,8 @@ func starting(t *testing.T) (*node, context.Context, *grpc.ClientConn) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.DataDir, cfg.GRPCListen, cfg.HTTPListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	full := config.Watermark{Percent: 100} // what else is on the disk is no part of a test
+	cfg.Retention.Disk = config.DiskRetention{Clean: full, Force: full, Refuse: full}
 	n := newNode(cfg, slog.New(slog.DiscardHandler))
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
