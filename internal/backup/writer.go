@@ -121,7 +121,7 @@ func (w *Writer) Link(from, name string, size int64) (bool, error) {
 		return false, fmt.Errorf("backup: %w", err)
 	}
 	if err := w.fs.Link(from, w.Path(name)); err != nil {
-		return false, nil //nolint:nilerr // it is copied instead, and that says what is wrong
+		return false, nil // it is copied instead, and that says what is wrong
 	}
 	w.files = append(w.files, File{Name: name, Size: size, Linked: true})
 	w.linked += size

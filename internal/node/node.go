@@ -118,14 +118,19 @@ type node struct {
 }
 
 // start opens the ports and then everything behind them from the bottom up. The
-// ports answer first, so that a long recovery can be told from a hanging process.
+// ports answer first, so that a long recovery can be told from a hanging process; the
+// socket for commands on the same host comes last.
 func (n *node) start() error {
 	background, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	if err := n.open(background); err != nil {
 		return err
 	}
-	return n.recoverTiers(background)
+	if err := n.recoverTiers(background); err != nil {
+		return err
+	}
+	n.serveControl(background)
+	return nil
 }
 
 // open opens the ports. Health says that the node does not serve yet. What it
@@ -194,7 +199,6 @@ func (n *node) recoverTiers(background context.Context) error {
 	if err := n.serveTiers(background); err != nil {
 		return err
 	}
-	n.serveControl(background)
 	if n.cfg.Tier == config.Store {
 		n.background.Go(func() { n.leave(background) })
 	}

@@ -42,7 +42,7 @@ func (r Range) String() string {
 
 // check returns an error when processes of the two ranges cannot work together.
 func (r Range) check(caller Range) error {
-	advice := ""
+	var advice string
 	switch {
 	case caller.Newest < r.Oldest:
 		advice = "the caller is too old: upgrade it"
