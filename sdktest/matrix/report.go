@@ -29,7 +29,7 @@ on %s, commit %s, %s.
 | n/a | no client could run it |
 | FAIL | it was run and fails |
 
-`, o.command, now.UTC().Format("2006-01-02"), commit(), machine())
+`, o.command, now.UTC().Format("2006-01-02"), o.commit, machine())
 	present := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.Absent != "" })
 	b.WriteString("| scenario |")
 	for _, c := range present {
