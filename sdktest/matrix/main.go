@@ -36,6 +36,7 @@ type options struct {
 	languages    []string
 	out          string
 	command      string
+	commit       string
 }
 
 func main() {
@@ -96,6 +97,7 @@ func run(ctx context.Context, args []string) (failed int, err error) {
 		}
 	}
 	start := time.Now()
+	o.commit = commit()
 	columns := o.runAll(ctx, chosen, p.Scenarios)
 	if o.out != "" {
 		if err := os.WriteFile(o.out, []byte(matrix(p.Scenarios, columns, o, time.Now())), 0o644); err != nil {

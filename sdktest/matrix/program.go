@@ -130,7 +130,7 @@ func (p *program) converse(ctx context.Context, home string) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // it is for people, and a run has said how it went
 	cmd.Stderr = log
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -233,7 +233,10 @@ func (p *program) settled(ctx context.Context, s Scenario) error {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				return fmt.Errorf("group %s has %d messages left (%v)", group, left, err)
+				if err != nil {
+					return err
+				}
+				return fmt.Errorf("group %s has %d messages left", group, left)
 			}
 		}
 	}

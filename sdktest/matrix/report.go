@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +29,7 @@ on %s, commit %s, %s.
 | n/a | no client could run it |
 | FAIL | it was run and fails |
 
-`, o.command, now.UTC().Format("2006-01-02"), commit(), machine())
+`, o.command, now.UTC().Format("2006-01-02"), o.commit, machine())
 	present := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.Absent != "" })
 	b.WriteString("| scenario |")
 	for _, c := range present {
@@ -129,14 +128,13 @@ func commit() string {
 // machine says on what the run was.
 func machine() string {
 	text := fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
-	file, err := os.Open("/proc/cpuinfo")
+	content, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return text
 	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if _, model, ok := strings.Cut(lines.Text(), "model name\t: "); ok {
-			return text + ", " + model
+	for line := range strings.Lines(string(content)) {
+		if _, model, ok := strings.Cut(line, "model name\t: "); ok {
+			return text + ", " + strings.TrimSpace(model)
 		}
 	}
 	return text

@@ -172,7 +172,7 @@ func (s suite) listen(cmd *exec.Cmd, take func(text string, log io.Writer)) erro
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // it is for people, and the tests have said how they went
 	cmd.Env, cmd.Stderr = s.environment(), log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

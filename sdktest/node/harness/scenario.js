@@ -119,6 +119,7 @@ export class Scenario {
     };
     return {
       endpoints: this.server.endpoint,
+      requestTimeout: 15_000, // the SDK's own three seconds can be short on a busy machine
       logger: { debug() {}, info() {}, warn: keep('WARN'), error: keep('ERROR') },
     };
   }
