@@ -27,7 +27,7 @@ const (
 	owedTurn = time.Second
 )
 
-// store stores the messages in a queue of the topic. It returns the topic by which they were
+// storeIn stores the messages in a queue of the topic. It returns the topic by which they were
 // sent, and the shard.
 func (s *Server) storeIn(ctx context.Context, topic *mq.Topic, msgs []*rmqpb.Message, converted []*mq.Message) (stored []mq.Appended, shard string, err error) {
 	end := time.Now().Add(min(heldTime, room(ctx)))
@@ -35,20 +35,25 @@ func (s *Server) storeIn(ctx context.Context, topic *mq.Topic, msgs []*rmqpb.Mes
 	var tried error
 	for {
 		shard, queue, none := s.place(others, msgs)
-		if none != nil {
+		switch on, _ := topic.On(shard); {
+		case none != nil && !errors.Is(tried, mq.ErrStale):
 			return nil, "", cmp.Or(tried, none)
-		}
-		if on, _ := topic.On(shard); on.Use != mq.ShardOpen {
+		case none != nil:
+			err = tried // there may be a shard that is not known here yet
+		case on.Use != mq.ShardOpen:
 			err = fmt.Errorf("%w: topic %q: what has this message group, or lite topic, is about to leave shard %s", mq.ErrUnavailable, topic.Resource, shard)
-		} else if stored, err = s.store.Append(ctx, shard, topic, queue, converted); err == nil {
-			return stored, shard, nil
-		} else if !errors.Is(err, mq.ErrStale) {
-			if !refusedThere(err) || !anywhere(topic, msgs) {
+		default:
+			if stored, err = s.store.Append(ctx, shard, topic, queue, converted); err == nil {
+				return stored, shard, nil
+			}
+			if refusedThere(err) && anywhere(topic, msgs) {
+				// Nothing was done there, and the messages may go to any shard.
+				others, tried = others.Without(shard), err
+				continue
+			}
+			if !errors.Is(err, mq.ErrStale) {
 				return nil, "", err
 			}
-			// Nothing was done there, and the messages may go to any shard.
-			others, tried = others.Without(shard), err
-			continue
 		}
 		newer := s.newerTopic(ctx, topic, end)
 		if newer == nil {

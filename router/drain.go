@@ -176,6 +176,9 @@ func vacate(t *mq.Topic, shard string) {
 func (r *Router) leaveShard(ctx context.Context, shard string) error {
 	stuck := func(t *mq.Topic, s successor) bool { return openShards(t, shard) == 0 && s.of(t) == "" }
 	err := r.inCommits(ctx, func(now *snapshot, e *edit) (int, error) {
+		if now.shard(shard) != ShardDraining {
+			return 0, nil // somebody has made it active meanwhile
+		}
 		successors := r.successors(now, shard)
 		list := now.placedOn(shard, func(t *mq.Topic, on mq.ShardQueues) bool {
 			return on.Use == mq.ShardOpen && !stuck(t, maps.Clone(successors))
@@ -229,6 +232,9 @@ func (r *Router) moveHomes(ctx context.Context, shard string) error {
 // left there is settled.
 func (r *Router) returnTo(ctx context.Context, shard string) error {
 	return r.inCommits(ctx, func(now *snapshot, e *edit) (int, error) {
+		if now.shard(shard) != ShardActive {
+			return 0, nil // somebody drains it again
+		}
 		list := now.placedOn(shard, func(t *mq.Topic, on mq.ShardQueues) bool {
 			return on.Use == mq.ShardClosing || on.Use == mq.ShardClosed && len(t.Places) == 0
 		})
@@ -251,7 +257,13 @@ type ClosedTopic struct {
 // ShardClosed notes that a shard refuses what is sent to topics that are closing on it, for
 // good: what was accepted before lies there. From then on their message groups lie
 // elsewhere. A topic that is not closing there any more, or since a later version, is passed over.
+// Where the shard is draining, and whoever has drained it was interrupted, it goes on with that.
 func (r *Router) ShardClosed(ctx context.Context, shard string, closed []ClosedTopic) error {
+	if now := r.current.Load(); now.shard(shard) == ShardDraining && r.Leaving(shard).Open > 0 {
+		if err := r.leaveShard(ctx, shard); err != nil {
+			return err
+		}
+	}
 	placed := make(map[mq.TopicID]uint64, len(closed))
 	for _, c := range closed {
 		placed[c.ID] = c.Placed

@@ -269,3 +269,20 @@ func TestTopicsOfEveryVersionAreRead(t *testing.T) {
 		require.ErrorAs(t, err, &damage, bad)
 	}
 }
+
+// TestADrainingThatWasInterruptedGoesOn: when the store node says something, and not when
+// the shard is active again.
+func TestADrainingThatWasInterruptedGoesOn(t *testing.T) {
+	r := cluster(t, vfs.NewMem(), "a", "b")
+	createTopic(t, r, TopicSpec{Resource: name("t")})
+	_, err := r.setShard(t.Context(), "a", ShardDraining, func(*snapshot) error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, Leaving{Open: 1}, r.Leaving("a"))
+	require.NoError(t, r.ShardClosed(t.Context(), "a", nil))
+	require.Equal(t, Leaving{Closing: 1}, r.Leaving("a"))
+	_, err = r.SetShard(t.Context(), "a", ShardActive)
+	require.NoError(t, err)
+	require.NoError(t, r.ShardClosed(t.Context(), "a", nil))
+	require.NoError(t, r.leaveShard(t.Context(), "a"))
+	require.Equal(t, Leaving{Open: 1}, r.Leaving("a"))
+}

@@ -32,7 +32,6 @@ type leaveRouters interface {
 	Shards() []router.Shard
 	Leaving(shard string) router.Leaving
 	ListTopics(ctx context.Context, sel router.Selection) []*mq.Topic
-	SetShard(ctx context.Context, name string, state router.ShardState) (router.Shard, error)
 	ShardClosed(ctx context.Context, name string, closed []router.ClosedTopic) error
 }
 
@@ -62,7 +61,7 @@ func (l *leaving) step(ctx context.Context) error {
 			continue
 		}
 		// Whoever has drained it was interrupted.
-		if _, err := l.routers.SetShard(ctx, l.shard, router.ShardDraining); err != nil {
+		if err := l.routers.ShardClosed(ctx, l.shard, nil); err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,8 @@ type RouterServiceClient interface {
 	SetShard(ctx context.Context, in *SetShardRequest, opts ...grpc.CallOption) (*SetShardResponse, error)
 	// RemoveShard removes a shard that its topics have left.
 	RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error)
-	// CloseShard notes that a shard refuses what is sent to topics that are closing on it.
+	// CloseShard notes that a shard refuses what is sent to topics that are closing on it, and
+	// goes on draining one whose draining was interrupted.
 	CloseShard(ctx context.Context, in *CloseShardRequest, opts ...grpc.CallOption) (*CloseShardResponse, error)
 }
 
@@ -286,7 +287,8 @@ type RouterServiceServer interface {
 	SetShard(context.Context, *SetShardRequest) (*SetShardResponse, error)
 	// RemoveShard removes a shard that its topics have left.
 	RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error)
-	// CloseShard notes that a shard refuses what is sent to topics that are closing on it.
+	// CloseShard notes that a shard refuses what is sent to topics that are closing on it, and
+	// goes on draining one whose draining was interrupted.
 	CloseShard(context.Context, *CloseShardRequest) (*CloseShardResponse, error)
 	mustEmbedUnimplementedRouterServiceServer()
 }
