@@ -203,7 +203,7 @@ func (b *bench) ask(ctx context.Context, name string, number int) (finding, erro
 		return finding{}, err
 	}
 	text := said.text.String()
-	if strings.Contains(text, "panic: test timed out") {
+	if strings.Contains(text, "panic: test timed out") || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return finding{}, errHung // a machine with much to do looks like that, too
 	}
 	return found(name, text), nil
