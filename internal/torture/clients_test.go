@@ -282,10 +282,10 @@ func (c *client) endTransaction() error {
 	if c.rng.IntN(4) > 0 {
 		return c.end(id, w, w.handle, c.rng.IntN(3) > 0)
 	}
-	// Two say the opposite at the same moment.
-	other := make(chan error)
+	// Two say it at the same moment, the opposite or the same.
+	other, commit := make(chan error), c.rng.IntN(2) == 0
 	go func() { other <- c.end(id, w, w.handle, true) }()
-	err := c.end(id, w, w.handle, false)
+	err := c.end(id, w, w.handle, commit)
 	return errors.Join(err, <-other)
 }
 

@@ -87,7 +87,7 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 		dedup = 0
 	}
 	if !h.slow && some(2) {
-		h.memtable = 32 << 10 // the views are written again and again
+		h.memtable = 4 << 10 // the views are written again and again
 	}
 	topic := func(kind mq.TopicType, queues int32) {
 		id := mq.TopicID(len(h.topics) + 1)

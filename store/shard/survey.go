@@ -250,12 +250,17 @@ func (s *Shard) oldest(heads []machine.Head) (age int64, err error) {
 }
 
 // withViews runs fn, which may read the views, unless the shard is being closed;
-// Close waits for it. What it reads is committed, and may be behind the loop.
+// Close waits for it. What it reads is committed, and may be behind the loop. When the
+// shard has failed by then the error is that failure.
 func (s *Shard) withViews(fn func() error) error {
 	s.submit.RLock()
 	defer s.submit.RUnlock()
 	if s.submit.closed {
 		return fmt.Errorf("shard %s: %w", s.opts.Name, mq.ErrStopped)
 	}
-	return fn()
+	err := fn()
+	if failure := s.Err(); failure != nil {
+		return failure // what Pebble says after it means nothing
+	}
+	return err
 }

@@ -50,3 +50,25 @@ func TestAMessageThatCannotBeReadIsNotOvertakenInItsMessageGroup(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 }
+
+// After a failure Pebble is told that all goes well, so what is read of the views then may be
+// anything: it is no answer.
+func TestWhatIsReadBesideTheLoopIsRefusedAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := faultfs.New(vfs.NewMem())
+		s := open(t, disk, shard.FlushSync)
+		topic := topicOf(1)
+		send(t, s, topic, 0, message("a", ""))
+		_, err := s.Range(topic, 0)
+		require.NoError(t, err)
+		disk.FailFrom(0, nil)
+		_, err = s.Append(t.Context(), topic, 0, []*mq.Message{message("b", "")})
+		require.ErrorIs(t, err, mq.ErrStopped)
+		_, err = s.Range(topic, 0)
+		require.ErrorIs(t, err, mq.ErrStopped)
+		_, err = s.OffsetAt(topic, 0, time.Now())
+		require.ErrorIs(t, err, mq.ErrStopped)
+		require.ErrorIs(t, s.EndTransaction(t.Context(), mq.PendingHandle{ID: 1}, true), mq.ErrStopped)
+		require.ErrorIs(t, s.Close(), mq.ErrStopped)
+	})
+}
