@@ -96,9 +96,9 @@ func (s *Server) lookUntil(ctx context.Context, end time.Time, look func() bool)
 }
 
 // receiveInOrder receives from the shard that the client named, or from others as fromShards
-// does. A FIFO group gets nothing from
-// a shard before it has settled what it has on those that the topic has left earlier: what
-// lies there is older. Then it gets that, whatever shard was named.
+// does. A FIFO group gets nothing from a shard before it has settled what it has on those
+// that the topic has left earlier: what lies there is older. Then it gets that, whatever
+// shard was named.
 func (s *Server) receiveInOrder(ctx context.Context, r receive) ([]mq.Delivery, error) {
 	if !r.Group.FIFO || r.Lite != "" || !r.Topic.Type.Accepts(mq.FIFO) {
 		return s.fromShards(ctx, r)
