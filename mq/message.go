@@ -304,4 +304,14 @@ type LeaseChange struct {
 	Lease     Lease
 	Invisible time.Duration // from now; 0: at once
 	Reason    ChangeReason
+	// Keeper is the proxy that makes the change of its own accord, because it renews the
+	// lease; 0: somebody asked for the change. When another proxy has taken the lease over
+	// the change is refused, and the error wraps ErrLeaseEnded.
+	Keeper KeeperID
+	// Holder, of a Renew, is the client that is known to have the message. The store
+	// remembers it for as long as the lease lasts, so that another proxy can take the lease
+	// over, see Adoption. Empty: nobody can.
+	Holder string
+	// Orphaned, of a Renew with a holder, says that the keeper will not renew it again.
+	Orphaned bool
 }

@@ -64,9 +64,10 @@ const (
 
 // Store is an open store node. Its methods may be called from any goroutine.
 type Store struct {
-	lock   io.Closer
-	shards map[string]*shard.Shard
-	names  []string
+	lock    io.Closer
+	shards  map[string]*shard.Shard
+	names   []string
+	holders *holders
 }
 
 // Open recovers every shard of the node. Damage in any of them is an error.
@@ -84,7 +85,7 @@ func Open(opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: data directory %s is in use by another process: %w", opts.Dir, err)
 	}
-	s := &Store{lock: lock, shards: map[string]*shard.Shard{}, names: slices.Sorted(slices.Values(opts.Shards))}
+	s := &Store{lock: lock, shards: map[string]*shard.Shard{}, names: slices.Sorted(slices.Values(opts.Shards)), holders: newHolders()}
 	for _, name := range s.names {
 		sh, err := shard.Open(shard.Options{
 			Name: name, FS: opts.FS, Dir: opts.FS.PathJoin(opts.Dir, shardsDir, name),
@@ -239,24 +240,27 @@ func (s *Store) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.D
 	if err != nil {
 		return nil, err
 	}
-	return sh.Receive(ctx, r)
+	got, err := sh.Receive(ctx, r)
+	s.redelivered(&r, got)
+	return got, err
 }
 
 // Ack settles deliveries. It answers for each: nil, or an error that wraps
 // mq.ErrLeaseEnded when that delivery is over already, or why its shard could
 // not tell.
 func (s *Store) Ack(ctx context.Context, leases []mq.Lease) []error {
-	return s.settle(leases, func(sh *shard.Shard, first mq.Lease, which []int) ([]error, error) {
+	results := s.settle(leases, func(sh *shard.Shard, first mq.Lease, which []int) ([]error, error) {
 		refs := make([]command.LeaseRef, len(which))
 		for i, j := range which {
 			refs[i] = leaseRef(leases[j])
 		}
 		return sh.Ack(ctx, first.Topic, first.Group, refs)
 	})
+	s.settled(leases, results)
+	return results
 }
 
-// ChangeInvisible sets when deliveries become visible again, and answers like Ack.
-func (s *Store) ChangeInvisible(ctx context.Context, changes []mq.LeaseChange) []error {
+func (s *Store) change(ctx context.Context, changes []mq.LeaseChange) []error {
 	leases := make([]mq.Lease, len(changes))
 	for i := range changes {
 		leases[i] = changes[i].Lease
@@ -322,7 +326,9 @@ func (s *Store) DeadLetter(ctx context.Context, lease mq.Lease) error {
 	if err != nil {
 		return err
 	}
-	return sh.DeadLetter(ctx, lease)
+	err = sh.DeadLetter(ctx, lease)
+	s.settled([]mq.Lease{lease}, []error{err})
+	return err
 }
 
 // UpdateGroup makes a changed group known to the shards that serve it.

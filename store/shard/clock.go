@@ -1,6 +1,10 @@
 package shard
 
-import "time"
+import (
+	"time"
+
+	"github.com/perigee-mq/perigee/mq"
+)
 
 // clock tells the shard's time in Unix nanoseconds. It starts from the wall
 // clock, but never before the last time in the log, and goes on with the
@@ -39,3 +43,8 @@ func (s *Shard) wall() int64 { return s.opts.Wall().UnixNano() }
 
 // peek reads the clock. It may be called from any goroutine.
 func (c *clock) peek() int64 { return c.wall + int64(time.Since(c.base)) }
+
+// Age returns how long ago the delivery was, by the shard's clock.
+func (s *Shard) Age(delivery mq.PopID) time.Duration {
+	return max(time.Duration(s.clock.peek()-int64(delivery)), 0)
+}
