@@ -21,6 +21,7 @@ const (
 	receiveInFlight, receiveLite                   = 10, 11
 	leasesLeases                                   = 1
 	changeLease, changeInvisible, changeReason     = 1, 2, 3
+	changeKeeper, changeHolder, changeOrphaned     = 4, 5, 6
 	answersAnswers                                 = 1
 	answerID, answerError, answerAppended          = 1, 2, 3
 	answerDeliveries, answerWaited, answerSettled  = 4, 5, 6
@@ -123,6 +124,9 @@ func (w *builder) leaseChange(n protowire.Number, c *mq.LeaseChange) {
 	w.lease(changeLease, &c.Lease)
 	w.int(changeInvisible, int64(c.Invisible))
 	w.uint(changeReason, uint64(c.Reason))
+	w.fixed(changeKeeper, uint64(c.Keeper))
+	w.string(changeHolder, c.Holder)
+	w.bool(changeOrphaned, c.Orphaned)
 	w.end(begun)
 }
 
@@ -138,6 +142,12 @@ func readLeaseChange(b []byte, c *mq.LeaseChange) error {
 			c.Invisible = time.Duration(r.int())
 		case changeReason:
 			c.Reason = mq.ChangeReason(r.uint())
+		case changeKeeper:
+			c.Keeper = mq.KeeperID(r.fixed())
+		case changeHolder:
+			c.Holder = r.string()
+		case changeOrphaned:
+			c.Orphaned = r.bool()
 		}
 	}
 	return r.err

@@ -41,22 +41,35 @@ func (call rpc[Req, Resp]) of(ctx context.Context, c *Client, shard string, req 
 	return call.on(ctx, n, req)
 }
 
-// everywhere makes a rare call to every node that is alive, all at the same time.
-func (call rpc[Req, Resp]) everywhere(ctx context.Context, c *Client, req *Req) error {
+// gather makes a rare call to every node that is alive, all at the same time, and calls take
+// for each answer, one at a time. The error is that of those that did not answer.
+func (call rpc[Req, Resp]) gather(ctx context.Context, c *Client, req *Req, take func(*Resp)) error {
 	addrs := c.opts.Directory.Nodes()
 	errs := make([]error, len(addrs))
 	var asking sync.WaitGroup
+	var taking sync.Mutex
 	for i, addr := range addrs {
 		asking.Go(func() {
 			n, err := c.at(addr)
-			if err == nil {
-				_, err = call.on(ctx, n, req)
+			if err != nil {
+				errs[i] = err
+				return
 			}
-			errs[i] = err
+			resp, err := call.on(ctx, n, req)
+			if errs[i] = err; err == nil {
+				taking.Lock()
+				defer taking.Unlock()
+				take(resp)
+			}
 		})
 	}
 	asking.Wait()
 	return errors.Join(errs...)
+}
+
+// everywhere makes a rare call whose answer says nothing to every node that is alive.
+func (call rpc[Req, Resp]) everywhere(ctx context.Context, c *Client, req *Req) error {
+	return call.gather(ctx, c, req, func(*Resp) {})
 }
 
 // byNode calls fn once for each node that serves one of count things, with the places of

@@ -183,6 +183,16 @@ func (e *echo) Remains(_ context.Context, shard string) (mq.Remains, error) {
 	return given[mq.Remains](e, 0), e.err()
 }
 
+func (e *echo) Orphans(context.Context) ([]string, error) {
+	e.called()
+	return given[[]string](e, 0), e.err()
+}
+
+func (e *echo) Adopt(_ context.Context, a mq.Adoption) ([]mq.Adopted, error) {
+	e.called(a)
+	return given[[]mq.Adopted](e, 0), e.err()
+}
+
 // TestEveryCallCrossesWithAllItHas calls a store through a node, with every field of
 // every argument and result set, and once with an error.
 func TestEveryCallCrossesWithAllItHas(t *testing.T) { everyCall(t, one) }
@@ -394,5 +404,20 @@ func everyCall(t *testing.T, one func(t *testing.T, store remote.Store, fn func(
 		give = expect([]any{"s"}, filled[mq.Remains](&n), nil)
 		remains, err := c.Remains(ctx, "s")
 		require.Equal(t, give, got(remains, err))
+
+		give = expect(nil, []string{"client", "no text: \xff"}, nil)
+		clients, err := c.Orphans(ctx)
+		require.Equal(t, give, got(clients, err))
+		adoption := filled[mq.Adoption](&n)
+		give = expect([]any{adoption}, filled[[]mq.Adopted](&n), nil)
+		adopted, err := c.Adopt(ctx, adoption)
+		require.Equal(t, give, got(adopted, err))
+		give = expect([]any{adoption}, filled[[]mq.Adopted](&n), refused)
+		adopted, err = c.Adopt(ctx, adoption)
+		require.Equal(t, give[:1], got(adopted), "what was adopted is answered")
+		require.NoError(t, err)
+		expect([]any{adoption}, nil, refused)
+		_, err = c.Adopt(ctx, adoption)
+		require.EqualError(t, err, refused.Error())
 	})
 }

@@ -37,6 +37,8 @@ type Store interface {
 	PurgeTopic(ctx context.Context, id mq.TopicID) error
 	Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error)
 	Remains(ctx context.Context, shard string) (mq.Remains, error)
+	Orphans(ctx context.Context) ([]string, error)
+	Adopt(ctx context.Context, a mq.Adoption) ([]mq.Adopted, error)
 }
 
 // reply returns what a handler returns.

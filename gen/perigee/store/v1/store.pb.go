@@ -833,7 +833,13 @@ type LeaseChange struct {
 	// How long from now, in nanoseconds.
 	Invisible int64 `protobuf:"varint,2,opt,name=invisible,proto3" json:"invisible,omitempty"`
 	// Who changes it, see mq.ChangeReason.
-	Reason        uint32 `protobuf:"varint,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason uint32 `protobuf:"varint,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The proxy that makes it of its own accord.
+	Keeper uint64 `protobuf:"fixed64,4,opt,name=keeper,proto3" json:"keeper,omitempty"`
+	// The client that has the message.
+	Holder []byte `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Whether the proxy will not renew the lease again.
+	Orphaned      bool `protobuf:"varint,6,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -887,6 +893,27 @@ func (x *LeaseChange) GetReason() uint32 {
 		return x.Reason
 	}
 	return 0
+}
+
+func (x *LeaseChange) GetKeeper() uint64 {
+	if x != nil {
+		return x.Keeper
+	}
+	return 0
+}
+
+func (x *LeaseChange) GetHolder() []byte {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *LeaseChange) GetOrphaned() bool {
+	if x != nil {
+		return x.Orphaned
+	}
+	return false
 }
 
 // CallsResponse is what a node has to answer at a time.
@@ -4485,6 +4512,263 @@ func (x *GetRemainsResponse) GetDeadLetters() int64 {
 	return 0
 }
 
+// GetOrphansRequest asks for all.
+type GetOrphansRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrphansRequest) Reset() {
+	*x = GetOrphansRequest{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrphansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrphansRequest) ProtoMessage() {}
+
+func (x *GetOrphansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrphansRequest.ProtoReflect.Descriptor instead.
+func (*GetOrphansRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{68}
+}
+
+// GetOrphansResponse has the clients.
+type GetOrphansResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their ids.
+	Clients       [][]byte `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrphansResponse) Reset() {
+	*x = GetOrphansResponse{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrphansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrphansResponse) ProtoMessage() {}
+
+func (x *GetOrphansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrphansResponse.ProtoReflect.Descriptor instead.
+func (*GetOrphansResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *GetOrphansResponse) GetClients() [][]byte {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+// AdoptRequest says whose leases are taken over, see mq.Adoption.
+type AdoptRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The clients.
+	Clients [][]byte `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
+	// The proxy.
+	Keeper uint64 `protobuf:"fixed64,2,opt,name=keeper,proto3" json:"keeper,omitempty"`
+	// How long the leases last from now on, in nanoseconds.
+	Invisible     int64 `protobuf:"varint,3,opt,name=invisible,proto3" json:"invisible,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptRequest) Reset() {
+	*x = AdoptRequest{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptRequest) ProtoMessage() {}
+
+func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
+func (*AdoptRequest) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *AdoptRequest) GetClients() [][]byte {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *AdoptRequest) GetKeeper() uint64 {
+	if x != nil {
+		return x.Keeper
+	}
+	return 0
+}
+
+func (x *AdoptRequest) GetInvisible() int64 {
+	if x != nil {
+		return x.Invisible
+	}
+	return 0
+}
+
+// AdoptResponse has leases that were taken over.
+type AdoptResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When there are any, there may be more.
+	Adopted       []*Adopted `protobuf:"bytes,1,rep,name=adopted,proto3" json:"adopted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptResponse) Reset() {
+	*x = AdoptResponse{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptResponse) ProtoMessage() {}
+
+func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
+func (*AdoptResponse) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *AdoptResponse) GetAdopted() []*Adopted {
+	if x != nil {
+		return x.Adopted
+	}
+	return nil
+}
+
+// Adopted is one lease that was taken over, see mq.Adopted.
+type Adopted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The client.
+	Client []byte `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	// The lease.
+	Lease *Lease `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	// How long ago the delivery was, in nanoseconds.
+	Age           int64 `protobuf:"varint,3,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Adopted) Reset() {
+	*x = Adopted{}
+	mi := &file_perigee_store_v1_store_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Adopted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Adopted) ProtoMessage() {}
+
+func (x *Adopted) ProtoReflect() protoreflect.Message {
+	mi := &file_perigee_store_v1_store_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Adopted.ProtoReflect.Descriptor instead.
+func (*Adopted) Descriptor() ([]byte, []int) {
+	return file_perigee_store_v1_store_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Adopted) GetClient() []byte {
+	if x != nil {
+		return x.Client
+	}
+	return nil
+}
+
+func (x *Adopted) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+func (x *Adopted) GetAge() int64 {
+	if x != nil {
+		return x.Age
+	}
+	return 0
+}
+
 var File_perigee_store_v1_store_proto protoreflect.FileDescriptor
 
 const file_perigee_store_v1_store_proto_rawDesc = "" +
@@ -4550,11 +4834,14 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"\x03Ack\x12/\n" +
 	"\x06leases\x18\x01 \x03(\v2\x17.perigee.store.v1.LeaseR\x06leases\"J\n" +
 	"\x0fChangeInvisible\x127\n" +
-	"\achanges\x18\x01 \x03(\v2\x1d.perigee.store.v1.LeaseChangeR\achanges\"r\n" +
+	"\achanges\x18\x01 \x03(\v2\x1d.perigee.store.v1.LeaseChangeR\achanges\"\xbe\x01\n" +
 	"\vLeaseChange\x12-\n" +
 	"\x05lease\x18\x01 \x01(\v2\x17.perigee.store.v1.LeaseR\x05lease\x12\x1c\n" +
 	"\tinvisible\x18\x02 \x01(\x03R\tinvisible\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\rR\x06reason\"C\n" +
+	"\x06reason\x18\x03 \x01(\rR\x06reason\x12\x16\n" +
+	"\x06keeper\x18\x04 \x01(\x06R\x06keeper\x12\x16\n" +
+	"\x06holder\x18\x05 \x01(\fR\x06holder\x12\x1a\n" +
+	"\borphaned\x18\x06 \x01(\bR\borphaned\"C\n" +
 	"\rCallsResponse\x122\n" +
 	"\aanswers\x18\x01 \x03(\v2\x18.perigee.store.v1.AnswerR\aanswers\"\x89\x02\n" +
 	"\x06Answer\x12\x0e\n" +
@@ -4795,13 +5082,26 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"owingGroup\x12<\n" +
 	"\vowing_topic\x18\b \x01(\v2\x1b.perigee.router.v1.ResourceR\n" +
 	"owingTopic\x12!\n" +
-	"\fdead_letters\x18\t \x01(\x03R\vdeadLetters*\x9b\x01\n" +
+	"\fdead_letters\x18\t \x01(\x03R\vdeadLetters\"\x13\n" +
+	"\x11GetOrphansRequest\".\n" +
+	"\x12GetOrphansResponse\x12\x18\n" +
+	"\aclients\x18\x01 \x03(\fR\aclients\"^\n" +
+	"\fAdoptRequest\x12\x18\n" +
+	"\aclients\x18\x01 \x03(\fR\aclients\x12\x16\n" +
+	"\x06keeper\x18\x02 \x01(\x06R\x06keeper\x12\x1c\n" +
+	"\tinvisible\x18\x03 \x01(\x03R\tinvisible\"D\n" +
+	"\rAdoptResponse\x123\n" +
+	"\aadopted\x18\x01 \x03(\v2\x19.perigee.store.v1.AdoptedR\aadopted\"b\n" +
+	"\aAdopted\x12\x16\n" +
+	"\x06client\x18\x01 \x01(\fR\x06client\x12-\n" +
+	"\x05lease\x18\x02 \x01(\v2\x17.perigee.store.v1.LeaseR\x05lease\x12\x10\n" +
+	"\x03age\x18\x03 \x01(\x03R\x03age*\x9b\x01\n" +
 	"\fPendingState\x12\x1d\n" +
 	"\x19PENDING_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PENDING_STATE_TIMED\x10\x01\x12\x19\n" +
 	"\x15PENDING_STATE_WAITING\x10\x02\x12\x1c\n" +
 	"\x18PENDING_STATE_LAST_ASKED\x10\x03\x12\x1a\n" +
-	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xcf\x0f\n" +
+	"\x16PENDING_STATE_GIVEN_UP\x10\x042\xf2\x10\n" +
 	"\fStoreService\x12L\n" +
 	"\x05Calls\x12\x1e.perigee.store.v1.CallsRequest\x1a\x1f.perigee.store.v1.CallsResponse(\x010\x01\x12W\n" +
 	"\n" +
@@ -4829,7 +5129,10 @@ const file_perigee_store_v1_store_proto_rawDesc = "" +
 	"PurgeTopic\x12#.perigee.store.v1.PurgeTopicRequest\x1a$.perigee.store.v1.PurgeTopicResponse\x12N\n" +
 	"\aGetOwed\x12 .perigee.store.v1.GetOwedRequest\x1a!.perigee.store.v1.GetOwedResponse\x12W\n" +
 	"\n" +
-	"GetRemains\x12#.perigee.store.v1.GetRemainsRequest\x1a$.perigee.store.v1.GetRemainsResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/store/v1;storepbb\x06proto3"
+	"GetRemains\x12#.perigee.store.v1.GetRemainsRequest\x1a$.perigee.store.v1.GetRemainsResponse\x12W\n" +
+	"\n" +
+	"GetOrphans\x12#.perigee.store.v1.GetOrphansRequest\x1a$.perigee.store.v1.GetOrphansResponse\x12H\n" +
+	"\x05Adopt\x12\x1e.perigee.store.v1.AdoptRequest\x1a\x1f.perigee.store.v1.AdoptResponseB<Z:github.com/perigee-mq/perigee/gen/perigee/store/v1;storepbb\x06proto3"
 
 var (
 	file_perigee_store_v1_store_proto_rawDescOnce sync.Once
@@ -4844,7 +5147,7 @@ func file_perigee_store_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_perigee_store_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_perigee_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_perigee_store_v1_store_proto_goTypes = []any{
 	(PendingState)(0),              // 0: perigee.store.v1.PendingState
 	(*CallsRequest)(nil),           // 1: perigee.store.v1.CallsRequest
@@ -4915,13 +5218,18 @@ var file_perigee_store_v1_store_proto_goTypes = []any{
 	(*GetOwedResponse)(nil),        // 66: perigee.store.v1.GetOwedResponse
 	(*GetRemainsRequest)(nil),      // 67: perigee.store.v1.GetRemainsRequest
 	(*GetRemainsResponse)(nil),     // 68: perigee.store.v1.GetRemainsResponse
-	nil,                            // 69: perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	nil,                            // 70: perigee.store.v1.SyncLiteRequest.NamesEntry
-	nil,                            // 71: perigee.store.v1.GetLiteStockResponse.GroupsEntry
-	(*v1.Topic)(nil),               // 72: perigee.router.v1.Topic
-	(*v1.Group)(nil),               // 73: perigee.router.v1.Group
-	(*v1.Error)(nil),               // 74: perigee.router.v1.Error
-	(*v1.Resource)(nil),            // 75: perigee.router.v1.Resource
+	(*GetOrphansRequest)(nil),      // 69: perigee.store.v1.GetOrphansRequest
+	(*GetOrphansResponse)(nil),     // 70: perigee.store.v1.GetOrphansResponse
+	(*AdoptRequest)(nil),           // 71: perigee.store.v1.AdoptRequest
+	(*AdoptResponse)(nil),          // 72: perigee.store.v1.AdoptResponse
+	(*Adopted)(nil),                // 73: perigee.store.v1.Adopted
+	nil,                            // 74: perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	nil,                            // 75: perigee.store.v1.SyncLiteRequest.NamesEntry
+	nil,                            // 76: perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	(*v1.Topic)(nil),               // 77: perigee.router.v1.Topic
+	(*v1.Group)(nil),               // 78: perigee.router.v1.Group
+	(*v1.Error)(nil),               // 79: perigee.router.v1.Error
+	(*v1.Resource)(nil),            // 80: perigee.router.v1.Resource
 }
 var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	2,  // 0: perigee.store.v1.CallsRequest.calls:type_name -> perigee.store.v1.Call
@@ -4929,20 +5237,20 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	5,  // 2: perigee.store.v1.Call.receive:type_name -> perigee.store.v1.Receive
 	7,  // 3: perigee.store.v1.Call.ack:type_name -> perigee.store.v1.Ack
 	8,  // 4: perigee.store.v1.Call.change_invisible:type_name -> perigee.store.v1.ChangeInvisible
-	72, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
+	77, // 5: perigee.store.v1.Append.topic:type_name -> perigee.router.v1.Topic
 	4,  // 6: perigee.store.v1.Append.messages:type_name -> perigee.store.v1.Message
-	72, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
-	73, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
+	77, // 7: perigee.store.v1.Receive.topic:type_name -> perigee.router.v1.Topic
+	78, // 8: perigee.store.v1.Receive.group:type_name -> perigee.router.v1.Group
 	6,  // 9: perigee.store.v1.Ack.leases:type_name -> perigee.store.v1.Lease
 	9,  // 10: perigee.store.v1.ChangeInvisible.changes:type_name -> perigee.store.v1.LeaseChange
 	6,  // 11: perigee.store.v1.LeaseChange.lease:type_name -> perigee.store.v1.Lease
 	11, // 12: perigee.store.v1.CallsResponse.answers:type_name -> perigee.store.v1.Answer
-	74, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
+	79, // 13: perigee.store.v1.Answer.error:type_name -> perigee.router.v1.Error
 	12, // 14: perigee.store.v1.Answer.appended:type_name -> perigee.store.v1.Appended
 	13, // 15: perigee.store.v1.Answer.deliveries:type_name -> perigee.store.v1.Delivery
 	14, // 16: perigee.store.v1.Answer.settled:type_name -> perigee.store.v1.Settled
 	4,  // 17: perigee.store.v1.Delivery.message:type_name -> perigee.store.v1.Message
-	74, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
+	79, // 18: perigee.store.v1.Settled.error:type_name -> perigee.router.v1.Error
 	6,  // 19: perigee.store.v1.DeadLetterRequest.lease:type_name -> perigee.store.v1.Lease
 	17, // 20: perigee.store.v1.RecallRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 21: perigee.store.v1.RecallResponse.results:type_name -> perigee.store.v1.Settled
@@ -4954,86 +5262,92 @@ var file_perigee_store_v1_store_proto_depIdxs = []int32{
 	22, // 27: perigee.store.v1.ListPendingResponse.next:type_name -> perigee.store.v1.PendingMark
 	17, // 28: perigee.store.v1.PendingMessage.handle:type_name -> perigee.store.v1.PendingHandle
 	17, // 29: perigee.store.v1.EndTransactionRequest.handle:type_name -> perigee.store.v1.PendingHandle
-	75, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
+	80, // 30: perigee.store.v1.ChecksRequest.topics:type_name -> perigee.router.v1.Resource
 	32, // 31: perigee.store.v1.ChecksResponse.checks:type_name -> perigee.store.v1.Check
 	17, // 32: perigee.store.v1.Check.handle:type_name -> perigee.store.v1.PendingHandle
 	4,  // 33: perigee.store.v1.Check.message:type_name -> perigee.store.v1.Message
 	32, // 34: perigee.store.v1.UnaskedRequest.checks:type_name -> perigee.store.v1.Check
 	17, // 35: perigee.store.v1.CheckAgainRequest.handles:type_name -> perigee.store.v1.PendingHandle
 	14, // 36: perigee.store.v1.CheckAgainResponse.results:type_name -> perigee.store.v1.Settled
-	72, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
+	77, // 37: perigee.store.v1.PullRequest.topic:type_name -> perigee.router.v1.Topic
 	13, // 38: perigee.store.v1.PullResponse.deliveries:type_name -> perigee.store.v1.Delivery
 	41, // 39: perigee.store.v1.GetQueuesResponse.queues:type_name -> perigee.store.v1.QueueRange
-	72, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
+	77, // 40: perigee.store.v1.GetRangeRequest.topic:type_name -> perigee.router.v1.Topic
 	41, // 41: perigee.store.v1.GetRangeResponse.range:type_name -> perigee.store.v1.QueueRange
-	72, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
+	77, // 42: perigee.store.v1.GetOffsetAtRequest.topic:type_name -> perigee.router.v1.Topic
 	48, // 43: perigee.store.v1.GetPositionsResponse.positions:type_name -> perigee.store.v1.Position
 	41, // 44: perigee.store.v1.Position.range:type_name -> perigee.store.v1.QueueRange
 	51, // 45: perigee.store.v1.GetBacklogsResponse.backlogs:type_name -> perigee.store.v1.Backlog
-	72, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
-	73, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
-	69, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
-	70, // 49: perigee.store.v1.SyncLiteRequest.names:type_name -> perigee.store.v1.SyncLiteRequest.NamesEntry
-	72, // 50: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
-	73, // 51: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
+	77, // 46: perigee.store.v1.SetOffsetRequest.topic:type_name -> perigee.router.v1.Topic
+	78, // 47: perigee.store.v1.SetOffsetRequest.group:type_name -> perigee.router.v1.Group
+	74, // 48: perigee.store.v1.SetOffsetRequest.offsets:type_name -> perigee.store.v1.SetOffsetRequest.OffsetsEntry
+	75, // 49: perigee.store.v1.SyncLiteRequest.names:type_name -> perigee.store.v1.SyncLiteRequest.NamesEntry
+	77, // 50: perigee.store.v1.SyncLiteRequest.topic:type_name -> perigee.router.v1.Topic
+	78, // 51: perigee.store.v1.SyncLiteRequest.group:type_name -> perigee.router.v1.Group
 	57, // 52: perigee.store.v1.SyncLiteResponse.losses:type_name -> perigee.store.v1.LiteLoss
-	71, // 53: perigee.store.v1.GetLiteStockResponse.groups:type_name -> perigee.store.v1.GetLiteStockResponse.GroupsEntry
-	75, // 54: perigee.store.v1.GetRemainsResponse.topic:type_name -> perigee.router.v1.Resource
-	75, // 55: perigee.store.v1.GetRemainsResponse.owing_group:type_name -> perigee.router.v1.Resource
-	75, // 56: perigee.store.v1.GetRemainsResponse.owing_topic:type_name -> perigee.router.v1.Resource
-	54, // 57: perigee.store.v1.SyncLiteRequest.NamesEntry.value:type_name -> perigee.store.v1.LiteNames
-	62, // 58: perigee.store.v1.GetLiteStockResponse.GroupsEntry.value:type_name -> perigee.store.v1.LiteWaiting
-	1,  // 59: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
-	15, // 60: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
-	18, // 61: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
-	20, // 62: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
-	23, // 63: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
-	26, // 64: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
-	28, // 65: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
-	30, // 66: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
-	33, // 67: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
-	35, // 68: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
-	37, // 69: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
-	39, // 70: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
-	42, // 71: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
-	44, // 72: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
-	46, // 73: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
-	49, // 74: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
-	52, // 75: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
-	55, // 76: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
-	58, // 77: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
-	60, // 78: perigee.store.v1.StoreService.GetLiteStock:input_type -> perigee.store.v1.GetLiteStockRequest
-	63, // 79: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
-	65, // 80: perigee.store.v1.StoreService.GetOwed:input_type -> perigee.store.v1.GetOwedRequest
-	67, // 81: perigee.store.v1.StoreService.GetRemains:input_type -> perigee.store.v1.GetRemainsRequest
-	10, // 82: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
-	16, // 83: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
-	19, // 84: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
-	21, // 85: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
-	24, // 86: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
-	27, // 87: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
-	29, // 88: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
-	31, // 89: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
-	34, // 90: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
-	36, // 91: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
-	38, // 92: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
-	40, // 93: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
-	43, // 94: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
-	45, // 95: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
-	47, // 96: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
-	50, // 97: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
-	53, // 98: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
-	56, // 99: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
-	59, // 100: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
-	61, // 101: perigee.store.v1.StoreService.GetLiteStock:output_type -> perigee.store.v1.GetLiteStockResponse
-	64, // 102: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
-	66, // 103: perigee.store.v1.StoreService.GetOwed:output_type -> perigee.store.v1.GetOwedResponse
-	68, // 104: perigee.store.v1.StoreService.GetRemains:output_type -> perigee.store.v1.GetRemainsResponse
-	82, // [82:105] is the sub-list for method output_type
-	59, // [59:82] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	76, // 53: perigee.store.v1.GetLiteStockResponse.groups:type_name -> perigee.store.v1.GetLiteStockResponse.GroupsEntry
+	80, // 54: perigee.store.v1.GetRemainsResponse.topic:type_name -> perigee.router.v1.Resource
+	80, // 55: perigee.store.v1.GetRemainsResponse.owing_group:type_name -> perigee.router.v1.Resource
+	80, // 56: perigee.store.v1.GetRemainsResponse.owing_topic:type_name -> perigee.router.v1.Resource
+	73, // 57: perigee.store.v1.AdoptResponse.adopted:type_name -> perigee.store.v1.Adopted
+	6,  // 58: perigee.store.v1.Adopted.lease:type_name -> perigee.store.v1.Lease
+	54, // 59: perigee.store.v1.SyncLiteRequest.NamesEntry.value:type_name -> perigee.store.v1.LiteNames
+	62, // 60: perigee.store.v1.GetLiteStockResponse.GroupsEntry.value:type_name -> perigee.store.v1.LiteWaiting
+	1,  // 61: perigee.store.v1.StoreService.Calls:input_type -> perigee.store.v1.CallsRequest
+	15, // 62: perigee.store.v1.StoreService.DeadLetter:input_type -> perigee.store.v1.DeadLetterRequest
+	18, // 63: perigee.store.v1.StoreService.Recall:input_type -> perigee.store.v1.RecallRequest
+	20, // 64: perigee.store.v1.StoreService.Postpone:input_type -> perigee.store.v1.PostponeRequest
+	23, // 65: perigee.store.v1.StoreService.ListPending:input_type -> perigee.store.v1.ListPendingRequest
+	26, // 66: perigee.store.v1.StoreService.CountTimers:input_type -> perigee.store.v1.CountTimersRequest
+	28, // 67: perigee.store.v1.StoreService.EndTransaction:input_type -> perigee.store.v1.EndTransactionRequest
+	30, // 68: perigee.store.v1.StoreService.Checks:input_type -> perigee.store.v1.ChecksRequest
+	33, // 69: perigee.store.v1.StoreService.Unasked:input_type -> perigee.store.v1.UnaskedRequest
+	35, // 70: perigee.store.v1.StoreService.CheckAgain:input_type -> perigee.store.v1.CheckAgainRequest
+	37, // 71: perigee.store.v1.StoreService.Pull:input_type -> perigee.store.v1.PullRequest
+	39, // 72: perigee.store.v1.StoreService.GetQueues:input_type -> perigee.store.v1.GetQueuesRequest
+	42, // 73: perigee.store.v1.StoreService.GetRange:input_type -> perigee.store.v1.GetRangeRequest
+	44, // 74: perigee.store.v1.StoreService.GetOffsetAt:input_type -> perigee.store.v1.GetOffsetAtRequest
+	46, // 75: perigee.store.v1.StoreService.GetPositions:input_type -> perigee.store.v1.GetPositionsRequest
+	49, // 76: perigee.store.v1.StoreService.GetBacklogs:input_type -> perigee.store.v1.GetBacklogsRequest
+	52, // 77: perigee.store.v1.StoreService.SetOffset:input_type -> perigee.store.v1.SetOffsetRequest
+	55, // 78: perigee.store.v1.StoreService.SyncLite:input_type -> perigee.store.v1.SyncLiteRequest
+	58, // 79: perigee.store.v1.StoreService.LeaveLite:input_type -> perigee.store.v1.LeaveLiteRequest
+	60, // 80: perigee.store.v1.StoreService.GetLiteStock:input_type -> perigee.store.v1.GetLiteStockRequest
+	63, // 81: perigee.store.v1.StoreService.PurgeTopic:input_type -> perigee.store.v1.PurgeTopicRequest
+	65, // 82: perigee.store.v1.StoreService.GetOwed:input_type -> perigee.store.v1.GetOwedRequest
+	67, // 83: perigee.store.v1.StoreService.GetRemains:input_type -> perigee.store.v1.GetRemainsRequest
+	69, // 84: perigee.store.v1.StoreService.GetOrphans:input_type -> perigee.store.v1.GetOrphansRequest
+	71, // 85: perigee.store.v1.StoreService.Adopt:input_type -> perigee.store.v1.AdoptRequest
+	10, // 86: perigee.store.v1.StoreService.Calls:output_type -> perigee.store.v1.CallsResponse
+	16, // 87: perigee.store.v1.StoreService.DeadLetter:output_type -> perigee.store.v1.DeadLetterResponse
+	19, // 88: perigee.store.v1.StoreService.Recall:output_type -> perigee.store.v1.RecallResponse
+	21, // 89: perigee.store.v1.StoreService.Postpone:output_type -> perigee.store.v1.PostponeResponse
+	24, // 90: perigee.store.v1.StoreService.ListPending:output_type -> perigee.store.v1.ListPendingResponse
+	27, // 91: perigee.store.v1.StoreService.CountTimers:output_type -> perigee.store.v1.CountTimersResponse
+	29, // 92: perigee.store.v1.StoreService.EndTransaction:output_type -> perigee.store.v1.EndTransactionResponse
+	31, // 93: perigee.store.v1.StoreService.Checks:output_type -> perigee.store.v1.ChecksResponse
+	34, // 94: perigee.store.v1.StoreService.Unasked:output_type -> perigee.store.v1.UnaskedResponse
+	36, // 95: perigee.store.v1.StoreService.CheckAgain:output_type -> perigee.store.v1.CheckAgainResponse
+	38, // 96: perigee.store.v1.StoreService.Pull:output_type -> perigee.store.v1.PullResponse
+	40, // 97: perigee.store.v1.StoreService.GetQueues:output_type -> perigee.store.v1.GetQueuesResponse
+	43, // 98: perigee.store.v1.StoreService.GetRange:output_type -> perigee.store.v1.GetRangeResponse
+	45, // 99: perigee.store.v1.StoreService.GetOffsetAt:output_type -> perigee.store.v1.GetOffsetAtResponse
+	47, // 100: perigee.store.v1.StoreService.GetPositions:output_type -> perigee.store.v1.GetPositionsResponse
+	50, // 101: perigee.store.v1.StoreService.GetBacklogs:output_type -> perigee.store.v1.GetBacklogsResponse
+	53, // 102: perigee.store.v1.StoreService.SetOffset:output_type -> perigee.store.v1.SetOffsetResponse
+	56, // 103: perigee.store.v1.StoreService.SyncLite:output_type -> perigee.store.v1.SyncLiteResponse
+	59, // 104: perigee.store.v1.StoreService.LeaveLite:output_type -> perigee.store.v1.LeaveLiteResponse
+	61, // 105: perigee.store.v1.StoreService.GetLiteStock:output_type -> perigee.store.v1.GetLiteStockResponse
+	64, // 106: perigee.store.v1.StoreService.PurgeTopic:output_type -> perigee.store.v1.PurgeTopicResponse
+	66, // 107: perigee.store.v1.StoreService.GetOwed:output_type -> perigee.store.v1.GetOwedResponse
+	68, // 108: perigee.store.v1.StoreService.GetRemains:output_type -> perigee.store.v1.GetRemainsResponse
+	70, // 109: perigee.store.v1.StoreService.GetOrphans:output_type -> perigee.store.v1.GetOrphansResponse
+	72, // 110: perigee.store.v1.StoreService.Adopt:output_type -> perigee.store.v1.AdoptResponse
+	86, // [86:111] is the sub-list for method output_type
+	61, // [61:86] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_perigee_store_v1_store_proto_init() }
@@ -5053,7 +5367,7 @@ func file_perigee_store_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_perigee_store_v1_store_proto_rawDesc), len(file_perigee_store_v1_store_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   71,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,8 @@ const (
 	StoreService_PurgeTopic_FullMethodName     = "/perigee.store.v1.StoreService/PurgeTopic"
 	StoreService_GetOwed_FullMethodName        = "/perigee.store.v1.StoreService/GetOwed"
 	StoreService_GetRemains_FullMethodName     = "/perigee.store.v1.StoreService/GetRemains"
+	StoreService_GetOrphans_FullMethodName     = "/perigee.store.v1.StoreService/GetOrphans"
+	StoreService_Adopt_FullMethodName          = "/perigee.store.v1.StoreService/Adopt"
 )
 
 // StoreServiceClient is the client API for StoreService service.
@@ -109,6 +111,11 @@ type StoreServiceClient interface {
 	GetOwed(ctx context.Context, in *GetOwedRequest, opts ...grpc.CallOption) (*GetOwedResponse, error)
 	// GetRemains answers what is left on a shard.
 	GetRemains(ctx context.Context, in *GetRemainsRequest, opts ...grpc.CallOption) (*GetRemainsResponse, error)
+	// GetOrphans answers which clients hold leases of any shard of the node that their proxy
+	// renews no more.
+	GetOrphans(ctx context.Context, in *GetOrphansRequest, opts ...grpc.CallOption) (*GetOrphansResponse, error)
+	// Adopt renews such leases, which are then those of another proxy.
+	Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error)
 }
 
 type storeServiceClient struct {
@@ -352,6 +359,26 @@ func (c *storeServiceClient) GetRemains(ctx context.Context, in *GetRemainsReque
 	return out, nil
 }
 
+func (c *storeServiceClient) GetOrphans(ctx context.Context, in *GetOrphansRequest, opts ...grpc.CallOption) (*GetOrphansResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOrphansResponse)
+	err := c.cc.Invoke(ctx, StoreService_GetOrphans_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storeServiceClient) Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptResponse)
+	err := c.cc.Invoke(ctx, StoreService_Adopt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServiceServer is the server API for StoreService service.
 // All implementations must embed UnimplementedStoreServiceServer
 // for forward compatibility.
@@ -415,6 +442,11 @@ type StoreServiceServer interface {
 	GetOwed(context.Context, *GetOwedRequest) (*GetOwedResponse, error)
 	// GetRemains answers what is left on a shard.
 	GetRemains(context.Context, *GetRemainsRequest) (*GetRemainsResponse, error)
+	// GetOrphans answers which clients hold leases of any shard of the node that their proxy
+	// renews no more.
+	GetOrphans(context.Context, *GetOrphansRequest) (*GetOrphansResponse, error)
+	// Adopt renews such leases, which are then those of another proxy.
+	Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error)
 	mustEmbedUnimplementedStoreServiceServer()
 }
 
@@ -493,6 +525,12 @@ func (UnimplementedStoreServiceServer) GetOwed(context.Context, *GetOwedRequest)
 }
 func (UnimplementedStoreServiceServer) GetRemains(context.Context, *GetRemainsRequest) (*GetRemainsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRemains not implemented")
+}
+func (UnimplementedStoreServiceServer) GetOrphans(context.Context, *GetOrphansRequest) (*GetOrphansResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOrphans not implemented")
+}
+func (UnimplementedStoreServiceServer) Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Adopt not implemented")
 }
 func (UnimplementedStoreServiceServer) mustEmbedUnimplementedStoreServiceServer() {}
 func (UnimplementedStoreServiceServer) testEmbeddedByValue()                      {}
@@ -918,6 +956,42 @@ func _StoreService_GetRemains_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StoreService_GetOrphans_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOrphansRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).GetOrphans(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_GetOrphans_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).GetOrphans(ctx, req.(*GetOrphansRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StoreService_Adopt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServiceServer).Adopt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StoreService_Adopt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServiceServer).Adopt(ctx, req.(*AdoptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StoreService_ServiceDesc is the grpc.ServiceDesc for StoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1012,6 +1086,14 @@ var StoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetRemains",
 			Handler:    _StoreService_GetRemains_Handler,
+		},
+		{
+			MethodName: "GetOrphans",
+			Handler:    _StoreService_GetOrphans_Handler,
+		},
+		{
+			MethodName: "Adopt",
+			Handler:    _StoreService_Adopt_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
