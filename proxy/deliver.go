@@ -73,9 +73,9 @@ func (s *Server) deliver(ctx context.Context, c client, r receive, got []mq.Deli
 
 // lost is called for a call that did not reach its end. When the client did not
 // give it up because of its deadline, its connection may have broken, which means
-// nothing where it has another one.
+// nothing where it has another one, or where the server drains and ends it.
 func (s *Server) lost(ctx context.Context, c client, r receive) {
-	if !r.AutoRenew || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if !r.AutoRenew || errors.Is(ctx.Err(), context.DeadlineExceeded) || s.streams.isDraining() {
 		return
 	}
 	if c.conn != nil && c.conn.Closed() && s.links.any(c.ID) {

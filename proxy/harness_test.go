@@ -35,7 +35,8 @@ type testServer struct {
 
 type testOptions struct {
 	Options
-	router router.Options
+	router   router.Options
+	deployed bool // there may be other proxies before the store, see second
 }
 
 // newTestServer starts a server that ends with the test. Groups are made when
@@ -56,6 +57,9 @@ func newTestServer(t testing.TB, change ...func(*testOptions)) *testServer {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, meta.Close()) })
 	o.Store, o.Router, o.Transactions = nodes, meta, nodes
+	if o.deployed {
+		o.Handover = nodes
+	}
 	o.CompileFilter = compileFilter
 	s, err := New(o.Options)
 	require.NoError(t, err)

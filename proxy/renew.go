@@ -79,6 +79,7 @@ func (r *renewals) takeLocked(l *dueLine, now time.Duration) (batch []*renewal) 
 		heap.Pop(&l.due)
 		e.batched = true
 		e.judged.lost = e.lost
+		e.judged.passage = r.passageOf(e)
 		e.judged.suspicion = e.suspicion.take(now)
 		batch = append(batch, e)
 	}
@@ -112,6 +113,11 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 		due := now + r.ahead()
 		if err := results[i]; err == nil {
 			e.failures = 0
+			if changes[i].Holder == "" { // it is not known yet whether the client has it
+				due = now + r.first()
+			} else if r.passageOf(e) == e.judged.passage {
+				e.arrived = true
+			}
 			if goesOn {
 				r.renewed.Add(1)
 			}
@@ -143,7 +149,7 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 
 // changeOf says what becomes of a lease that is due.
 func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) mq.LeaseChange {
-	c := mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice}
+	c := mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice, Keeper: r.keeper}
 	switch {
 	case now >= e.limit:
 		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
@@ -151,27 +157,37 @@ func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) 
 		c.Reason, c.Invisible = mq.Extend, lostInvisible
 	case !r.alive(e, now):
 		c.Reason, c.Invisible = mq.Extend, deadInvisible
+	default:
+		c.Holder = r.holder(e, e.judged.passage, now)
 	}
 	return c
 }
 
 // renewAll gives what clients hold a whole slice from now on: nobody renews it any
-// more, and handlers at work need the time to settle it elsewhere. It does not wait
-// long for a store in trouble.
+// more, and handlers at work need the time to settle it elsewhere, or their clients to find
+// a proxy that goes on. It does not wait long for a store in trouble.
 func (r *renewals) renewAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackTimeout)
 	defer cancel()
 	r.mu.Lock()
 	now := r.now()
-	changes := map[string][]mq.LeaseChange{}
-	for shard, l := range r.mu.due {
+	var held []*renewal
+	for _, l := range r.mu.due {
 		for _, e := range l.due {
 			if !e.lost && e.suspicion.loss == 0 && now < e.limit {
-				changes[shard] = append(changes[shard], mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice})
+				e.judged.passage = r.passageOf(e)
+				held = append(held, e)
 			}
 		}
 	}
 	r.mu.Unlock()
+	changes := map[string][]mq.LeaseChange{}
+	for _, e := range held {
+		changes[e.lease.Shard] = append(changes[e.lease.Shard], mq.LeaseChange{
+			Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice,
+			Keeper: r.keeper, Holder: r.holder(e, e.judged.passage, now), Orphaned: true,
+		})
+	}
 	var renewing sync.WaitGroup
 	for _, of := range changes {
 		renewing.Go(func() {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"container/heap"
 	"context"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,12 +23,14 @@ const maxRenewFailures = 3
 // counts as failed. A lease that is over is dropped when the store says so, so
 // that a settlement and a renewal may meet in any order.
 //
-// It remembers some 300 bytes for each lease, in this process only: when the
-// process dies, the messages come back at the end of their slice. One that is
-// stopped leaves them a whole slice. While nothing is due, nothing runs.
+// It remembers some 300 bytes for each lease. When the process dies, the messages come
+// back at the end of their slice; one that is stopped leaves them a whole slice. Another
+// proxy goes on with those that their clients are known to have, see adopter. While nothing
+// is due, nothing runs.
 type renewals struct {
 	server *Server
-	start  time.Time // times are counted from here, on the monotonic clock
+	keeper mq.KeeperID // in the eyes of the store; 0: nobody could go on
+	start  time.Time   // times are counted from here, on the monotonic clock
 	wake   chan struct{}
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -57,6 +60,7 @@ type renewal struct {
 	client     string
 	group      *mq.Group
 	link       *link // over which it was delivered; nil: not known
+	arrived    bool  // its client is known to have it
 	prev, next *renewal
 	due        time.Duration
 	limit      time.Duration
@@ -70,12 +74,16 @@ type renewal struct {
 	judged struct {
 		lost      bool
 		suspicion suspicion
+		passage   passage
 	}
 }
 
 func newRenewals(s *Server) *renewals {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &renewals{server: s, start: time.Now(), wake: make(chan struct{}, 1), cancel: cancel}
+	for s.opts.Handover != nil && r.keeper == 0 {
+		r.keeper = mq.KeeperID(rand.Uint64())
+	}
 	r.mu.leases = map[mq.Lease]*renewal{}
 	r.mu.clients = map[string]*renewal{}
 	r.mu.due = map[string]*dueLine{}
@@ -124,18 +132,33 @@ func (r *renewals) add(c client, group *mq.Group, got []mq.Delivery, found time.
 	for i := range got {
 		if e := r.mu.leases[got[i].Lease]; e != nil {
 			// Delivered once more to the same attempt: what was lost before no longer counts.
-			e.link, e.lost, e.suspicion = link, false, suspicion{}
+			e.link, e.arrived, e.lost, e.suspicion = link, false, false, suspicion{}
 			e.limit = now + r.server.opts.RenewLimit
 			continue
 		}
 		e := &renewal{lease: got[i].Lease, client: c.ID, group: group, link: link, limit: now + r.server.opts.RenewLimit}
-		r.mu.leases[e.lease] = e
-		if e.next = r.mu.clients[c.ID]; e.next != nil {
-			e.next.prev = e
-		}
-		r.mu.clients[c.ID] = e
-		r.scheduleLocked(e, leased+r.ahead())
+		r.insertLocked(e)
+		r.scheduleLocked(e, leased+r.first())
 	}
+}
+
+func (r *renewals) insertLocked(e *renewal) {
+	r.mu.leases[e.lease] = e
+	if e.next = r.mu.clients[e.client]; e.next != nil {
+		e.next.prev = e
+	}
+	r.mu.clients[e.client] = e
+}
+
+// first is how long after a delivery the first renewal is due, and the next one while it is
+// not known whether the client has the message. Where another proxy could go on it is early:
+// only then does the store learn whose the lease is. What shows it are heartbeats, which most
+// SDKs send every ten seconds.
+func (r *renewals) first() time.Duration {
+	if r.keeper == 0 {
+		return r.ahead()
+	}
+	return r.server.opts.RenewSlice / 4
 }
 
 // ahead is how long after one renewal the next one is due.
@@ -244,7 +267,7 @@ func (r *renewals) end(ctx context.Context, client string, invisible time.Durati
 	r.mu.Lock()
 	var changes []mq.LeaseChange
 	for e := r.mu.clients[client]; e != nil; e = e.next {
-		changes = append(changes, mq.LeaseChange{Lease: e.lease, Invisible: invisible, Reason: mq.Extend})
+		changes = append(changes, mq.LeaseChange{Lease: e.lease, Invisible: invisible, Reason: mq.Extend, Keeper: r.keeper})
 	}
 	r.mu.Unlock()
 	r.dropAll(ctx, changes)

@@ -305,15 +305,20 @@ func TestANackThatFailedKeepsTheMessageRenewed(t *testing.T) {
 
 // die ends the renewals as the end of the process does.
 func (s *testServer) die() {
+	s.adopter.close()
 	s.renewals.closed.Do(func() {})
 	s.renewals.cancel()
 	s.renewals.done.Wait()
 }
 
 // second returns another proxy before the same store.
-func (s *testServer) second(t testing.TB) *testServer {
+func (s *testServer) second(t testing.TB, change ...func(*Options)) *testServer {
 	t.Helper()
-	proxy, err := New(Options{Store: s.nodes, Router: s.meta, Transactions: s.nodes})
+	o := Options{Store: s.nodes, Router: s.meta, Transactions: s.nodes, Handover: s.opts.Handover, RenewLimit: s.opts.RenewLimit}
+	for _, c := range change {
+		c(&o)
+	}
+	proxy, err := New(o)
 	require.NoError(t, err)
 	t.Cleanup(proxy.Close)
 	return &testServer{Server: proxy, nodes: s.nodes, meta: s.meta}

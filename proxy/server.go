@@ -71,6 +71,9 @@ type Options struct {
 	Router Router
 	// Transactions are those of Store.
 	Transactions Transactions
+	// Handover is that of Store, where other proxies use it too. Nil: none does, and there is
+	// nobody who could go on with what this one renews.
+	Handover Handover
 	// Advertise is the host:port that routes name to clients of listeners that
 	// advertise none, see transport.ListenerOptions. Empty: the endpoints that the
 	// client itself dialled.
@@ -177,6 +180,7 @@ type Server struct {
 	advertise *rmqpb.Endpoints // nil: the endpoints that the client dialled
 	sessions  *session.Table
 	renewals  *renewals
+	adopter   *adopter
 	checks    *checks
 	tracing   *tracing // nil: off
 	rotation  rotation
@@ -216,6 +220,7 @@ func New(opts Options) (*Server, error) {
 	s.streams.init()
 	s.sessions = session.NewTable(opts.SessionTimeout, session.Limits{Sessions: opts.MaxSessions, Settings: opts.SettingsMemory}, s.sessionEnded)
 	s.renewals = newRenewals(s)
+	s.adopter = newAdopter(s)
 	s.checks = newChecks(s)
 	return s, nil
 }
@@ -234,11 +239,12 @@ func (s *Server) Drain() { s.streams.drain() }
 
 // Close ends the background work and returns when it has ended. The gRPC server
 // must have stopped. Messages that were being renewed are renewed once more, and
-// come back a slice later unless they are settled elsewhere.
+// come back a slice later unless they are settled elsewhere, or another proxy goes on.
 func (s *Server) Close() {
 	s.streams.drain()
 	s.streams.wait()
 	s.checks.close()
 	s.sessions.Close()
+	s.adopter.close()
 	s.renewals.close()
 }

@@ -19,6 +19,9 @@ func (s *Server) sessionEnded(ended *session.Session) {
 		return
 	}
 	s.store.LeaveLite(ended.ID)
+	if s.renewals.leavesToOthers() {
+		return
+	}
 	if n := s.renewals.end(context.Background(), ended.ID, deadInvisible); n > 0 {
 		s.logger.Info("messages of a silent client come back", "client", mq.Shorten(ended.ID), "messages", n)
 	}

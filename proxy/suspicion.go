@@ -108,7 +108,7 @@ func (r *renewals) hastenLocked(e *renewal, due time.Duration) {
 func (r *renewals) alive(e *renewal, now time.Duration) bool {
 	session := r.server.sessions.Get(e.client)
 	if session == nil {
-		return false
+		return r.leavesToOthers()
 	}
 	loss := e.judged.suspicion
 	if loss.loss == 0 || session.Connected() || loss.unlinked && r.server.links.any(e.client) {

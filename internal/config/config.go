@@ -241,7 +241,8 @@ type DiskRetention struct {
 type Renew struct {
 	// Slice is how far ahead a lease is renewed at a time (renew.slice). It is how
 	// long a handler at work may take to settle its message after the server was
-	// stopped, and how long a message stays away whose consumer died with the server;
+	// stopped, unless another proxy goes on renewing it, and how long a message stays away
+	// whose consumer died with the server;
 	// those of one that dies alone come back within seconds.
 	Slice time.Duration
 	// Max is when renewing ends although the consumer lives (renew.max).

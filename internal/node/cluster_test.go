@@ -3,7 +3,9 @@ package node_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -370,5 +372,66 @@ func TestASendThatComesAgainIsStoredOnceOnSeveralShards(t *testing.T) {
 	require.Len(t, p.drain(t, "t", "g", []string{"a", "b"}, q), 16)
 	for _, r := range []*running{p, q, a, b, router} {
 		r.stop(t)
+	}
+}
+
+func TestAHandlerKeepsItsMessagesThroughAnotherProxy(t *testing.T) {
+	d, router := deploy(t)
+	slice := func(c *config.Config) { c.Renew.Slice = 20 * time.Second }
+	a, b := d.start(config.Store, "a"), d.start(config.Store, "b")
+	p, q := d.start(config.Proxy, "p", slice), d.start(config.Proxy, "q", slice)
+	p.createOn(t, "t", 1, 2, adminpb.TopicType_TOPIC_TYPE_NORMAL)
+	var held []*rmqpb.Message
+	for range 8 {
+		require.Equal(t, rmqpb.Code_OK, p.send(t, "t").GetCode())
+	}
+	for len(held) < 8 {
+		for _, broker := range []string{"a", "b"} {
+			held = append(held, p.push(t, "t", "g", broker)...)
+		}
+	}
+	// renewing has a heartbeat sent, and returns what the proxy renews for the client.
+	renewing := func(r *running) int64 {
+		beat, err := r.rmq.Heartbeat(as(t.Context()), &rmqpb.HeartbeatRequest{Group: named("g"), ClientType: rmqpb.ClientType_PUSH_CONSUMER})
+		require.NoError(t, err)
+		require.Equal(t, rmqpb.Code_OK, beat.GetStatus().GetCode())
+		list, err := adminpb.NewClientServiceClient(r.conn).ListClients(t.Context(), &adminpb.ListClientsRequest{Group: "g"})
+		require.NoError(t, err)
+		require.Len(t, list.GetClients(), 1)
+		return list.GetClients()[0].GetRenewedLeases()
+	}
+	for start := time.Now(); time.Since(start) < time.Second; { // so that it is known to have them
+		require.EqualValues(t, 8, renewing(p))
+	}
+	p.stop(t)
+	require.Eventually(t, func() bool { return renewing(q) == 8 }, time.Minute, 100*time.Millisecond)
+	for i, m := range held {
+		require.Equal(t, rmqpb.Code_OK, q.ack(t, "t", "g", m).GetCode())
+		require.EqualValues(t, 7-i, renewing(q))
+	}
+	for _, r := range []*running{q, a, b, router} {
+		r.stop(t)
+	}
+}
+
+// push receives from one broker as a push consumer does.
+func (r *running) push(t *testing.T, topic, group, broker string) (got []*rmqpb.Message) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(as(t.Context()), 20*time.Second)
+	defer cancel()
+	stream, err := r.rmq.ReceiveMessage(ctx, &rmqpb.ReceiveMessageRequest{
+		Group: named(group), BatchSize: 32, AutoRenew: true, LongPollingTimeout: durationpb.New(0),
+		MessageQueue: &rmqpb.MessageQueue{Topic: named(topic), Broker: &rmqpb.Broker{Name: broker}},
+	})
+	require.NoError(t, err)
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return got
+		}
+		require.NoError(t, err)
+		if m := resp.GetMessage(); m != nil {
+			got = append(got, m)
+		}
 	}
 }

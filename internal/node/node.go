@@ -293,8 +293,13 @@ func (n *node) buildServer() (err error) {
 	if err != nil {
 		host = "localhost"
 	}
+	var handover proxy.Handover
+	if n.cfg.Tier == config.Proxy {
+		handover = &n.late.handover
+	}
 	n.proxy, err = proxy.New(proxy.Options{
-		Store: &n.late.proxyStore, Router: &n.late.proxyRouter, Transactions: &n.late.halves, StoreHost: host,
+		Handover: handover,
+		Store:    &n.late.proxyStore, Router: &n.late.proxyRouter, Transactions: &n.late.halves, StoreHost: host,
 		MaxBodySize: int(n.cfg.MaxBodySize), MaxDelay: n.cfg.MaxDelay, DeliveryMemory: n.memory.deliveryMemory(int64(n.cfg.DeliveryMemory)), MaxPolling: n.cfg.LongPollingMax,
 		LiteClientQuota: n.cfg.Lite.ClientSubscriptions, LiteTotalQuota: n.cfg.Lite.Subscriptions,
 		InFlight: n.cfg.InFlightLimit, MaxRequestSize: int(n.cfg.MaxRecvSize), SendBudget: n.memory.sends,

@@ -21,6 +21,7 @@ import (
 type late struct {
 	proxyStore  lateProxyStore
 	halves      lateTransactions
+	handover    lateHandover
 	proxyRouter lateProxyRouter
 	adminStore  lateAdminStore
 	adminRouter lateAdminRouter
@@ -31,13 +32,14 @@ type (
 	lateProxyRouter struct{ proxy.Router }
 
 	lateTransactions struct{ proxy.Transactions }
+	lateHandover     struct{ proxy.Handover }
 	lateAdminStore   struct{ admin.Store }
 	lateAdminRouter  struct{ admin.Router }
 )
 
 func (l *late) set(s storeTier, r routerTier) {
 	l.proxyStore.Store, l.adminStore.Store = s, s
-	l.halves.Transactions = s
+	l.halves.Transactions, l.handover.Handover = s, s
 	l.proxyRouter.Router, l.adminRouter.Router = r, r
 }
 

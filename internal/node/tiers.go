@@ -44,6 +44,7 @@ type storeTier interface {
 	admin.Store
 	proxy.Store
 	proxy.Transactions
+	proxy.Handover
 }
 
 func (n *node) runs(t config.Tier) bool { return n.cfg.Tier == t || n.cfg.Tier == config.Standalone }
