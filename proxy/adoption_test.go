@@ -43,7 +43,7 @@ var ends = map[string]func(*testServer){
 
 func TestALongHandlerKeepsItsMessagesWhenItsProxyEnds(t *testing.T) {
 	for how, end := range ends {
-		for after := 16 * time.Second; after < 100*time.Second; after += 7 * time.Second {
+		for after := 16 * time.Second; after < 100*time.Second; after += 13 * time.Second {
 			synctest.Test(t, func(t *testing.T) {
 				first, second, at, there, a := two(t, 3)
 				at.live(t, after)
