@@ -317,3 +317,18 @@ func TestAGoodbyeThatMeetsATakeoverLeavesNothingBehind(t *testing.T) {
 		})
 	}
 }
+
+// The client used both proxies, and died with the first one. That its session lasts at the
+// second one is no reason to go on for it.
+func TestNothingIsTakenOverForAClientThatIsOnlyRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second, at, there, _ := two(t, 1)
+		at.live(t, 25*time.Second)
+		there.heartbeat(t)
+		at.live(t, 5*time.Second)
+		first.die()
+		d, _ := there.back(t)
+		require.LessOrEqual(t, d, 46*time.Second)
+		require.NotNil(t, second.sessions.Get(there.id))
+	})
+}
