@@ -76,6 +76,9 @@ func TestMalformedRequestsAreRefusedByNameAndChangeNothing(t *testing.T) {
 	services := 0
 	protoregistry.GlobalFiles.RangeFilesByPackage("perigee.admin.v1", func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
+			if file.Services().Get(i).Name() == "ControlService" {
+				continue // is served at a socket, by internal/node, and tested there
+			}
 			services++
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {

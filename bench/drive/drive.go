@@ -30,7 +30,7 @@ const (
 	// invisible is beyond the end of any load: nothing is delivered twice.
 	invisible = time.Hour
 	// grace is how long a load that is over may wait for its last answers.
-	grace = 10 * time.Second
+	grace = 20 * time.Second
 )
 
 // Load is a load of sends or of receives.

@@ -152,8 +152,8 @@ var errEnded = errors.New("it should run on")
 // Stop kills all processes of the server, waits for them and removes its folder. It is
 // not the server's way to stop; nothing that it keeps is wanted any more.
 func (s *Server) Stop() error {
-	pids := s.pids()
-	for _, pid := range pids {
+	// The last one first: an Erlang node starts its port mapper again when that is gone.
+	for _, pid := range slices.Backward(s.pids()) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
 	for _, p := range s.running {

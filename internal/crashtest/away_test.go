@@ -16,10 +16,12 @@ import (
 	"github.com/perigee-mq/perigee/internal/torture/table"
 )
 
-// A flow is a topic on one shard, with a client that sends to it and one that receives.
+// A flow is a topic with a message group whose place is on one shard, with clients that send
+// to it and that receive.
 type flow struct {
 	d     *deployment
 	topic string
+	lane  string // the message group
 
 	mu      sync.Mutex
 	took    []time.Duration // of sends that were answered OK, since the last take
@@ -61,7 +63,7 @@ func (f *flow) send(ctx context.Context, id string) {
 	defer cancel()
 	resp, err := rmqpb.NewMessagingServiceClient(conn).SendMessage(callCtx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
 		Topic: &rmqpb.Resource{Name: f.topic}, Body: []byte(id),
-		SystemProperties: &rmqpb.SystemProperties{MessageId: id, MessageType: rmqpb.MessageType_NORMAL},
+		SystemProperties: &rmqpb.SystemProperties{MessageId: id, MessageType: rmqpb.MessageType_FIFO, MessageGroup: &f.lane},
 	}}})
 	if ctx.Err() != nil {
 		return
@@ -105,24 +107,11 @@ func (f *flow) receive(ctx context.Context) {
 	}
 }
 
-// newFlow makes a topic that is on the shard alone, and lets clients work with it.
+// newFlow makes a topic and lets clients work with it, in a message group whose place is on
+// the shard.
 func (d *deployment) newFlow(t *testing.T, sending, receiving context.Context, clients *sync.WaitGroup, shard string) *flow {
-	f := &flow{d: d, topic: "on-" + shard, sent: map[string]bool{}, got: map[string]bool{}}
-	conn, err := d.connection(t.Context())
-	require.NoError(t, err)
-	cluster := adminpb.NewClusterServiceClient(conn)
-	others := func(state adminpb.ShardState) {
-		for _, name := range d.names {
-			if name != shard {
-				_, err := cluster.SetShard(t.Context(), &adminpb.SetShardRequest{Name: name, State: state})
-				require.NoError(t, err)
-			}
-		}
-	}
-	others(adminpb.ShardState_SHARD_STATE_DRAINING)
-	topic := d.createOn(t, 1, &adminpb.CreateTopicRequest{Name: f.topic, Queues: 2})
-	require.Equal(t, shard, topic.GetShards()[0].GetShard())
-	others(adminpb.ShardState_SHARD_STATE_ACTIVE)
+	f := &flow{d: d, topic: "on-" + shard, lane: d.homes[shard], sent: map[string]bool{}, got: map[string]bool{}}
+	d.createOn(t, len(d.names), &adminpb.CreateTopicRequest{Name: f.topic, Type: adminpb.TopicType_TOPIC_TYPE_FIFO, Queues: 1})
 	for n := range 2 {
 		clients.Go(func() {
 			for i := 0; pause(sending, 2*time.Millisecond); i++ {
@@ -138,10 +127,10 @@ func (d *deployment) newFlow(t *testing.T, sending, receiving context.Context, c
 	return f
 }
 
-// TestAStoreNodeThatIsKilledTakesItsOwnTopicsAwayAndNoOther: while one is away for longer
-// than the lease of a node, sends to a topic of the other one all succeed, and its messages
-// arrive. Sends to its own are refused in words and in time; what it had comes when it is back.
-func TestAStoreNodeThatIsKilledTakesItsOwnTopicsAwayAndNoOther(t *testing.T) {
+// TestAStoreNodeThatIsKilledTakesItsOwnMessageGroupsAwayAndNoOther: while one is away for longer
+// than the lease of a node, sends of a message group of the other one all succeed, and its
+// messages arrive. Sends of its own are refused in words and in time; what it had comes when it is back.
+func TestAStoreNodeThatIsKilledTakesItsOwnMessageGroupsAwayAndNoOther(t *testing.T) {
 	onlyForDeployments(t)
 	away := routerAway
 	if testing.Short() {
@@ -167,9 +156,9 @@ func TestAStoreNodeThatIsKilledTakesItsOwnTopicsAwayAndNoOther(t *testing.T) {
 		at := func(share float64) time.Duration {
 			return took[int(share*float64(len(took)-1))].Round(100 * time.Microsecond)
 		}
-		t.Logf("topic of store node a, %s: %.0f sends/s, median %v, 99%% below %v, slowest %v", phase, rate, at(0.5), at(0.99), at(1))
+		t.Logf("message group of store node a, %s: %.0f sends/s, median %v, 99%% below %v, slowest %v", phase, rate, at(0.5), at(0.99), at(1))
 		require.NoError(t, table.Add(
-			table.Cell{Column: "one node away", Row: "sends/s to the other's topic, " + phase, Value: fmt.Sprintf("%.0f", rate)},
+			table.Cell{Column: "one node away", Row: "sends/s of the other's message group, " + phase, Value: fmt.Sprintf("%.0f", rate)},
 			table.Cell{Column: "one node away", Row: "slowest of 99%, " + phase, Value: fmt.Sprint(at(0.99))},
 		))
 		return took
@@ -186,7 +175,7 @@ func TestAStoreNodeThatIsKilledTakesItsOwnTopicsAwayAndNoOther(t *testing.T) {
 		require.Contains(t, text, "TOO_MANY_REQUESTS")
 	}
 	require.Less(t, slowest, 5*time.Second, "a send to the node that is away is refused in time")
-	t.Logf("topic of store node b, while it is away: %d sends refused, the slowest after %v: %s", len(refused), slowest.Round(time.Millisecond), refused[len(refused)-1])
+	t.Logf("message group of store node b, while it is away: %d sends refused, the slowest after %v: %s", len(refused), slowest.Round(time.Millisecond), refused[len(refused)-1])
 	// The bounds are wide: others use the machine too, and b's clients ask in vain meanwhile.
 	require.Less(t, during[len(during)/2], 20*before[len(before)/2]+100*time.Millisecond)
 	require.Less(t, during[len(during)-1], 5*time.Second)

@@ -88,6 +88,7 @@ func newHistory(seed uint64, flush shard.FlushMode, faults bool) *history {
 	}
 	if !h.slow && some(2) {
 		h.memtable = 4 << 10 // the views are written again and again
+		h.ledger.crowd = crowd
 	}
 	topic := func(kind mq.TopicType, queues int32) {
 		id := mq.TopicID(len(h.topics) + 1)
@@ -292,6 +293,10 @@ func (h *history) work(s *store.Store, fs vfs.FS, how ending, stopped chan struc
 	clients.Wait()
 	h.ledger.closed()
 }
+
+// crowd is how late leases end at most that the shard ends in slices, while much of its
+// views is on its way to disk, and what they are looked for with.
+const crowd = 25 * time.Millisecond
 
 // slowest is how long an operation of a slow disk takes at most.
 const slowest = 10 * tick

@@ -89,6 +89,7 @@ type ledger struct {
 	steps   int           // likewise
 	misread bool          // some of what is read in this life is wrong, and said to be
 	slow    time.Duration // how late things may be on a disk that takes its time; 0: it does not
+	crowd   time.Duration // how late leases may end besides
 
 	sends  []*sent
 	msgs   map[string]*sent
@@ -171,7 +172,7 @@ func (l *ledger) copy() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := newLedger()
-	c.life, c.clean, c.unsafe, c.counts, c.seq, c.clock = l.life, l.clean, l.unsafe, l.counts, l.seq, l.clock
+	c.life, c.clean, c.unsafe, c.counts, c.seq, c.clock, c.slow, c.crowd = l.life, l.clean, l.unsafe, l.counts, l.seq, l.clock, l.slow, l.crowd
 	c.faults = slices.Clone(l.faults)
 	for _, sn := range l.sends {
 		again := *sn
@@ -416,6 +417,9 @@ const stamp = "04:05.000000000"
 // slack is how far apart two commands of the same moment may be.
 const slack = time.Millisecond
 
+// lookPause is how long a receive that has looked in vain rests before it looks again.
+const lookPause = 5 * time.Millisecond
+
 // always is behind the end of every test.
 var always = time.Unix(1<<40, 0)
 
@@ -501,7 +505,7 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 		if l.slow == 0 {
 			l.counts.late = max(l.counts.late, late)
 		}
-		if late > slack+l.slow && !l.misread {
+		if late > slack+lookPause+l.slow+l.crowd && !l.misread {
 			l.fault(&l.counts.other, "group %d got %s as attempt %d, which was due at %v, %v late, by a receive that had waited since %v",
 				g.ID, d.ID, d.Lease.Attempt, f.due.Format(stamp), late, start.Format(stamp))
 		}

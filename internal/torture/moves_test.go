@@ -302,7 +302,7 @@ func (l *ledger) inOrder(g consumers, sn *sent, d mq.Delivery, got []mq.Delivery
 			}
 			continue
 		}
-		settled := f.acked || f.open > 0 || !f.loose.IsZero() || f.excused || f.attempt >= l.limits[g.ID]
+		settled := f.acked || f.open > 0 || !f.loose.IsZero() || f.excused || f.attempt+l.unseen() > l.limits[g.ID]
 		if !settled && f.life == l.life && f.pop < d.Lease.PopID {
 			l.fault(&l.counts.order, "group %d got %s while %s, which is before it, was not settled", g.ID, d.ID, before.id)
 		}

@@ -53,6 +53,7 @@ func TestEveryCallWorksBetweenVersionsThatKnowMoreAndLess(t *testing.T) {
 		require.Equal(w, "topic", in.Field)
 		_, err = c.SetShard(ctx, "s1", router.ShardDraining)
 		require.NoError(w, err)
+		require.NoError(w, c.ShardClosed(ctx, "s1", []router.ClosedTopic{{ID: 1, Placed: 1}}))
 		_, err = c.DeleteTopic(ctx, named("t"))
 		require.NoError(w, err)
 		_, err = c.DeleteGroup(ctx, named("g"))

@@ -46,7 +46,7 @@ func Check(fsys vfs.FS, dir string, fn func(Record) error, bad func(error)) (Che
 			return c.sum, err
 		}
 	}
-	reach, err := readSynced(fsys, dir)
+	reach, _, err := readSynced(fsys, dir)
 	if err == nil {
 		file, offset := dir, int64(0)
 		if n := len(bases); n > 0 && c.sum.End >= bases[n-1] {

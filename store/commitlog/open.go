@@ -29,7 +29,7 @@ func Open(opts Options) (*Log, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	reach, err := readSynced(opts.FS, opts.Dir)
+	reach, turn, err := readSynced(opts.FS, opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func Open(opts Options) (*Log, error) {
 		err = l.recover(bases)
 	}
 	if err == nil {
-		l.synced, err = openSynced(opts.FS, opts.Dir, l.Flushed())
+		l.synced, err = openSynced(opts.FS, opts.Dir, l.Flushed(), turn)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.abandon())

@@ -43,56 +43,59 @@ func encodeSynced(b []byte, pos Pos) {
 }
 
 // readSynced returns the position that the file in dir remembers; 0 when there is no
-// file, or a crash came while it was made. One slot may be damaged or torn.
-func readSynced(fsys vfs.FS, dir string) (Pos, error) {
+// file, or a crash came while it was made. One slot may be damaged or torn: turn is that
+// slot, or else the one with the lower position, to be written next.
+func readSynced(fsys vfs.FS, dir string) (pos Pos, turn int64, err error) {
 	path := fsys.PathJoin(dir, syncedName)
 	f, err := fsys.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return 0, 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("open commit log: %w", err)
+		return 0, 0, fmt.Errorf("open commit log: %w", err)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 2*syncedSlot))
 	if err = errors.Join(err, f.Close()); err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
+		return 0, 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	short := len(b) < 2*syncedSlot || allZero(b)
-	var newest Pos
 	valid := false
-	for ; len(b) >= syncedSlot; b = b[syncedSlot:] {
+	for i := int64(0); len(b) >= syncedSlot; i, b = i+1, b[syncedSlot:] {
 		slot := b[:syncedSlot]
 		if string(slot[:8]) != syncedMagic {
 			continue
 		}
 		if v := binary.LittleEndian.Uint32(slot[8:]); v > syncedVersion && crc32.Checksum(slot[:28], castagnoli) == binary.LittleEndian.Uint32(slot[28:]) {
-			return 0, ErrVersion{File: path, Version: v, Supported: syncedVersion}
+			return 0, 0, ErrVersion{File: path, Version: v, Supported: syncedVersion}
 		}
-		pos := Pos(binary.LittleEndian.Uint64(slot[16:]))
+		at := Pos(binary.LittleEndian.Uint64(slot[16:]))
 		var want [syncedSlot]byte
-		encodeSynced(want[:], pos)
-		if string(want[:]) == string(slot) {
-			newest, valid = max(newest, pos), true
+		encodeSynced(want[:], at)
+		if string(want[:]) == string(slot) && (!valid || at > pos) {
+			pos, turn, valid = at, 1-i, true
 		}
 	}
 	if !valid && !short {
-		return 0, &CorruptionError{File: path, Reason: "no slot is whole"}
+		return 0, 0, &CorruptionError{File: path, Reason: "no slot is whole"}
 	}
-	return newest, nil
+	return pos, turn, nil
 }
 
 // openSynced opens the file of a log in dir, which is synced up to pos, and makes it
-// durable when it is new.
-func openSynced(fsys vfs.FS, dir string, pos Pos) (*syncedFile, error) {
+// durable when it is new. It begins with the slot of the turn, so that a write which fails
+// half done leaves the other one whole.
+func openSynced(fsys vfs.FS, dir string, pos Pos, turn int64) (*syncedFile, error) {
 	path := fsys.PathJoin(dir, syncedName)
 	_, statErr := fsys.Stat(path)
 	f, err := fsys.OpenReadWrite(path, writeCategory)
 	if err != nil {
 		return nil, fmt.Errorf("open commit log: %w", err)
 	}
-	s := &syncedFile{file: f, path: path}
-	// Both slots: what the other one has may be damaged.
-	err = errors.Join(s.write(pos), s.write(pos))
+	s := &syncedFile{file: f, path: path, turn: turn}
+	// Both slots: what one of them has may be damaged.
+	if err = s.write(pos); err == nil {
+		err = s.write(pos)
+	}
 	if err == nil && statErr != nil {
 		err = errors.Join(f.Sync(), syncDir(fsys, dir))
 	}

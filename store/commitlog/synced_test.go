@@ -9,6 +9,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/perigee-mq/perigee/internal/faultfs"
 )
 
 // killedLog is a small log as a killed process leaves it: the last records are synced,
@@ -108,4 +110,30 @@ func TestRememberingASyncAllocatesNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}))
+}
+
+// A write that fails half done may come at one start after the other, and never leaves both
+// slots torn.
+func TestWritesThatFailHalfDoneLeaveOneSlotWhole(t *testing.T) {
+	s, all := killedLog(t)
+	o := s.opts
+	for first := range 16 {
+		for second := range 16 {
+			mem := memWith(t, o.Dir, all)
+			for _, at := range []int{first, second} {
+				fs := faultfs.New(mem)
+				fs.FailFor(at, 2, 20, nil) // with a new position, and an old checksum
+				o.FS = fs
+				if l, err := Open(o); err == nil {
+					for range 3 {
+						_, _ = l.Append([]Entry{{Kind: 1, Payload: []byte("more")}})
+						_ = l.Sync()
+					}
+					_ = l.Close()
+				}
+			}
+			o.FS = mem
+			require.NoError(t, mustOpen(t, o).Close(), "%d, then %d", first, second)
+		}
+	}
 }

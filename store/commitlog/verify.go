@@ -16,7 +16,7 @@ func Verify(fs vfs.FS, dir string, fn func(Record) error) error {
 	if err != nil {
 		return err
 	}
-	reach, err := readSynced(fs, dir)
+	reach, _, err := readSynced(fs, dir)
 	if err != nil {
 		return err
 	}

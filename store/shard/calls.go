@@ -191,7 +191,8 @@ func (s *Shard) Backlogs(ctx context.Context, group mq.GroupID) (list []mq.Backl
 	return list, err
 }
 
-// look runs fn in the loop, after what was asked before it.
+// look runs fn in the loop, after what was asked before it. When the shard has failed by
+// then the error is that failure, as in withViews.
 func (s *Shard) look(ctx context.Context, fn func(*machine.Machine) error) error {
 	r := s.newRequest(0)
 	r.query = fn
@@ -201,6 +202,9 @@ func (s *Shard) look(ctx context.Context, fn func(*machine.Machine) error) error
 	<-r.done // fn must not run after look has returned
 	err := r.err
 	s.release(r)
+	if failure := s.Err(); failure != nil {
+		return failure // what Pebble says after it means nothing
+	}
 	return err
 }
 

@@ -339,3 +339,18 @@ func TestNothingOfTheViewsReachesTheDiskAfterAFailureThatIsNotTheFirst(t *testin
 	close(s.failed)
 	require.ErrorIs(t, s.Close(), first)
 }
+
+// The views of a shard that has failed may lack what Pebble believes to have written, so
+// that what it says of them is no answer, and no damage.
+func TestWhatTheLoopReadsOfTheViewsIsNoAnswerAfterAFailure(t *testing.T) {
+	s, err := Open(Options{Name: "s", FS: vfs.NewMem(), Dir: "shard", ZeroFill: -1})
+	require.NoError(t, err)
+	missing := errors.New("a file is missing")
+	err = s.look(t.Context(), func(*machine.Machine) error {
+		s.fail(errors.New("the disk is gone"))
+		return missing
+	})
+	require.ErrorIs(t, err, mq.ErrStopped)
+	require.NotErrorIs(t, err, missing)
+	require.ErrorIs(t, s.Close(), mq.ErrStopped)
+}

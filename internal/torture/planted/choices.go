@@ -196,12 +196,12 @@ func ofClocks() []mutation {
 			by: []string{histories, clocked},
 		},
 		{
-			name: "leases by the wall clock", kind: clocks, short: true,
+			name: "leases by the wall clock", kind: clocks,
 			rule: "a step of the wall clock moves no lease",
 			file: loopFile, old: "now := s.clock.begin()\n", new: "s.clock.begin()\n\tnow := s.wall()\n\ts.clock.round = now\n",
 		},
 		{
-			name: "delays by the clock of leases", kind: clocks,
+			name: "delays by the clock of leases", kind: clocks, short: true,
 			rule: "delayed messages go by the wall clock",
 			file: clockFile, old: "return s.opts.Wall().UnixNano()", new: "return s.clock.peek()",
 			by: []string{histories, theShard},

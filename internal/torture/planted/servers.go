@@ -12,8 +12,8 @@ func ofServers() []mutation {
 		{
 			name: "a proxy that answers before the store", kind: wholeServers, by: by,
 			rule: "a send that a client was answered OK is stored",
-			file: "proxy/send_message.go", old: "stored, err = s.store.Append(ctx, shard, topic, queue, converted)",
-			new: "stored, err = make([]mq.Appended, len(converted)), nil\n\t\tgo s.store.Append(context.WithoutCancel(ctx), shard, topic, queue, converted)",
+			file: "proxy/moved.go", old: "if stored, err = s.store.Append(ctx, shard, topic, queue, converted); err == nil {",
+			new: "if stored, err = make([]mq.Appended, len(converted)), nil; err == nil {\n\t\t\t\tgo s.store.Append(context.WithoutCancel(ctx), shard, topic, queue, converted)",
 		},
 		{
 			name: "a commit that is a rollback", kind: wholeServers, by: by,
