@@ -195,7 +195,7 @@ func (p *program) hear(ctx context.Context, l line, stdin io.Writer) {
 	fmt.Fprintln(stdin, answer) // a program that has ended needs none
 }
 
-// certificate is the file with the self-signed certificate of the server.
+// certificate is the file with the certificate of the server, which is self-signed.
 func (p *program) certificate() string {
 	for _, pattern := range []string{"data/*.pem", "data/proxy/*.pem"} {
 		if found, _ := filepath.Glob(filepath.Join(p.dir, pattern)); len(found) > 0 {

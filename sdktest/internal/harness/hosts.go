@@ -50,6 +50,13 @@ func (h hosts) place(s *Server, given []string) error {
 		s.parts = append(s.parts, p)
 	}
 	flags := byTier(given)
+	if !slices.Contains(flags[proxy], "--tls-cert") {
+		pem, err := writeCertificate(filepath.Join(s.opts.Dir, "data"))
+		if err != nil {
+			return err
+		}
+		flags[proxy] = append(flags[proxy], "--tls-cert", pem, "--tls-key", pem)
+	}
 	routers, shared := 1, []string(nil)
 	if h.etcd != "" {
 		routers, shared = 3, []string{"--etcd", h.etcd, "--etcd-prefix", "/" + rand.Text()}
