@@ -38,6 +38,9 @@ type Config struct {
 	GRPCListen string
 	// HTTPListen is the host:port for health, readiness and metrics (http_listen).
 	HTTPListen string
+	// Profiling says whether profiles of the process are served below /debug/pprof of
+	// HTTPListen (profiling). Whoever reaches that port can take them then.
+	Profiling bool
 	// Shard names the shard of this node; clients see it as the name of the
 	// broker (shard). Stored data and receipt handles carry it: keep it.
 	Shard string

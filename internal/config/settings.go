@@ -48,6 +48,7 @@ func settings(c *Config) []setting {
 		{everywhere, "data_dir", "data-dir", "`folder` that holds all data", text(&c.DataDir)},
 		{standalone | proxyNode, "grpc_listen", "grpc-listen", "`address` that serves clients", text(&c.GRPCListen)},
 		{everywhere, "http_listen", "http-listen", "`address` for health, readiness and metrics", text(&c.HTTPListen)},
+		{everywhere, "profiling", "profiling", "serve profiles of the process below /debug/pprof of http_listen", boolean(&c.Profiling)},
 		{standalone | storeNode, "shard", "shard", "`name` of the shard, the broker name clients see", text(&c.Shard)},
 		{standalone | proxyNode, "advertise", "advertise", "`host:port` clients are told to connect to; empty: what they dialed", text(&c.Advertise)},
 		{standalone | proxyNode, "proxy_protocol", "proxy-protocol", "`mode`: off, optional or required, a PROXY protocol header in front of each connection", text(&c.ProxyProtocol)},

@@ -90,8 +90,12 @@ func maxConnections(configured int) int {
 
 // serveHTTP begins to answer health, readiness and metrics.
 func (n *node) serveHTTP() {
+	handler := transport.NewHTTPHandler(n.ready, n.lacks, n.metrics.handler())
+	if n.cfg.Profiling {
+		handler = transport.WithProfiles(handler)
+	}
 	n.httpServer = &http.Server{
-		Handler:           transport.NewHTTPHandler(n.ready, n.lacks, n.metrics.handler()),
+		Handler:           handler,
 		ReadHeaderTimeout: httpReadTimeout,
 		ReadTimeout:       httpReadTimeout,
 		WriteTimeout:      httpTimeout,

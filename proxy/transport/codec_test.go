@@ -98,6 +98,21 @@ func TestRequestsAboveTheGRPCDefaultAreAccepted(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestProfilesAreServedOnlyWhereTheyAreWanted(t *testing.T) {
+	ok := func() error { return nil }
+	plain := NewHTTPHandler(ok, ok, http.NotFoundHandler())
+	code := func(handler http.Handler, path string) int {
+		rec := httptest.NewRecorder()
+		handler.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		return rec.Code
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline"} {
+		require.Equal(t, 404, code(plain, path), path)
+		require.Equal(t, 200, code(WithProfiles(plain), path), path)
+	}
+	require.Equal(t, 200, code(WithProfiles(plain), "/livez"))
+}
+
 func TestHealthEndpoints(t *testing.T) {
 	var notReady error
 	handler := NewHTTPHandler(func() error { return notReady }, func() error { return nil }, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -3,6 +3,7 @@ package transport
 import (
 	"io"
 	"net/http"
+	"net/http/pprof"
 )
 
 // NewHTTPHandler serves the endpoints an orchestrator asks:
@@ -30,6 +31,19 @@ func NewHTTPHandler(ready, lacks func() error, metrics http.Handler) http.Handle
 		answer(w, http.StatusOK, text)
 	})
 	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+// WithProfiles returns a handler that serves what Go's profiler knows of the process below
+// /debug/pprof, and everything else by inner.
+func WithProfiles(inner http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", inner)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
 }
 
