@@ -80,7 +80,7 @@ func newNoop() (*noop, error) {
 			SystemProperties: &rmqpb.SystemProperties{
 				MessageId: fmt.Sprintf("%034X", i), ReceiptHandle: &receipt, MessageType: rmqpb.MessageType_NORMAL,
 				BodyEncoding:  rmqpb.Encoding_IDENTITY,
-				BodyDigest:    &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%032X", i)},
+				BodyDigest:    &rmqpb.Digest{Type: rmqpb.DigestType_SHA1, Checksum: fmt.Sprintf("%040X", i)},
 				BornTimestamp: timestamppb.Now(), BornHost: "localhost", QueueOffset: &i, DeliveryAttempt: &attempt,
 			},
 			Body: make([]byte, bodySize),

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
-	"crypto/md5"
+	"crypto/sha1"
 	"errors"
 	"fmt"
 	"io"
@@ -335,8 +335,8 @@ func TestAPulledMessageIsExactlyWhatWasSent(t *testing.T) {
 			require.Equal(t, m.GetUserProperties(), got.GetUserProperties())
 			require.Equal(t, "a", got.GetTopic().GetName())
 			have := got.GetSystemProperties()
-			require.Equal(t, fmt.Sprintf("%X", md5.Sum(body)), have.GetBodyDigest().GetChecksum())
-			require.Equal(t, rmqpb.DigestType_MD5, have.GetBodyDigest().GetType())
+			require.Equal(t, fmt.Sprintf("%X", sha1.Sum(body)), have.GetBodyDigest().GetChecksum())
+			require.Equal(t, rmqpb.DigestType_SHA1, have.GetBodyDigest().GetType())
 			require.Equal(t, sys.GetBodyEncoding(), have.GetBodyEncoding())
 			require.Equal(t, sys.GetTraceContext(), have.GetTraceContext())
 			require.Equal(t, "t", have.GetTag())

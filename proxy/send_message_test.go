@@ -59,8 +59,8 @@ func TestSentMessageComesBackAsItWasSent(t *testing.T) {
 	require.Equal(t, []string{"k1", "k 2"}, sys.GetKeys())
 	require.EqualValues(t, 5, sys.GetBornTimestamp().GetNanos())
 	require.Equal(t, rmqpb.Encoding_IDENTITY, sys.GetBodyEncoding())
-	require.Equal(t, rmqpb.DigestType_MD5, sys.GetBodyDigest().GetType())
-	require.Equal(t, "5D41402ABC4B2A76B9719D911017C592", sys.GetBodyDigest().GetChecksum())
+	require.Equal(t, rmqpb.DigestType_SHA1, sys.GetBodyDigest().GetType())
+	require.Equal(t, "AAF4C61DDCC5E8A2DABEDE0F3B482CD9AEA9434D", sys.GetBodyDigest().GetChecksum())
 }
 
 func TestBatchIsContiguousAndEveryMessageKeepsItsID(t *testing.T) {

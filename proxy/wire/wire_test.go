@@ -2,7 +2,7 @@ package wire
 
 import (
 	"bytes"
-	"crypto/md5"
+	"crypto/sha1"
 	"fmt"
 	"math"
 	"slices"
@@ -32,7 +32,7 @@ func stored(sent *rmqpb.Message, topic mq.Resource) *rmqpb.Message {
 		want.SystemProperties = &rmqpb.SystemProperties{}
 	}
 	s := want.SystemProperties
-	s.BodyDigest = &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum(sent.Body))}
+	s.BodyDigest = &rmqpb.Digest{Type: rmqpb.DigestType_SHA1, Checksum: fmt.Sprintf("%X", sha1.Sum(sent.Body))}
 	if s.BodyEncoding == rmqpb.Encoding_ENCODING_UNSPECIFIED {
 		s.BodyEncoding = rmqpb.Encoding_IDENTITY
 	}
@@ -153,11 +153,11 @@ func TestAppendingToOnePartLeavesTheOtherAlone(t *testing.T) {
 	require.Equal(t, before, string(m.System))
 }
 
-func TestDigestIsUpperCaseMD5OfTheBodyAsSent(t *testing.T) {
+func TestDigestIsUpperCaseSHA1OfTheBodyAsSent(t *testing.T) {
 	got, err := DecodeMessage(typicalTopic, FromProto(&rmqpb.Message{Body: []byte("hello")}, arrival))
 	require.NoError(t, err)
-	require.Equal(t, "5D41402ABC4B2A76B9719D911017C592", got.GetSystemProperties().GetBodyDigest().GetChecksum())
-	require.Equal(t, rmqpb.DigestType_MD5, got.GetSystemProperties().GetBodyDigest().GetType())
+	require.Equal(t, "AAF4C61DDCC5E8A2DABEDE0F3B482CD9AEA9434D", got.GetSystemProperties().GetBodyDigest().GetChecksum())
+	require.Equal(t, rmqpb.DigestType_SHA1, got.GetSystemProperties().GetBodyDigest().GetType())
 }
 
 func TestAStoredDigestIsDeliveredOnce(t *testing.T) {
