@@ -33,6 +33,7 @@ func record() *Record {
 			sample(Fsync, JetStream, Send, 64, round, 4000*x, 5),
 			sample(Fsync, Perigee, Latency, 0, round, 1000, 10),
 			sample(Cache, Noop, Send, 16, round, 9000*x, 3),
+			sample(Cache, Noop, Send, 64, round, 3000*x, 3),
 			sample("", Perigee, Start, 0, round, NaN, NaN),
 			sample(Fsync, Perigee, Memory, 0, round, NaN, NaN),
 		)
@@ -92,7 +93,7 @@ func TestTheReportSaysWhereAPeerIsFaster(t *testing.T) {
 	require.NoError(t, err)
 	report := string(text)
 	require.Contains(t, report, "| date | today |")
-	require.Contains(t, report, "- send 1, 64 in flight, beside NATS JetStream: 0.50 of its messages per second; 2.00 times its processor time for each\n")
+	require.Contains(t, report, "- send 1, 64 in flight, beside NATS JetStream: 0.50 of its messages per second; 2.00 times its processor time for each; the no-op server: 0.75\n")
 	require.NotContains(t, report, "16 in flight, beside")
 	require.Contains(t, report, "| send 1 | 16 | 2,000 (1,000–3,000) | 1,000 (500–1,500) |")
 	require.Contains(t, report, "| send 1 | 16 | 2.00x; 8.00x |")

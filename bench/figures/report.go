@@ -142,7 +142,7 @@ func (r *Record) against(class string) string {
 }
 
 // behind returns a list of the rows in which a peer has more messages per second, or
-// takes less processor time for each.
+// takes less processor time for each, and how far a server gets there that only answers.
 func (r *Record) behind(class string) string {
 	var b strings.Builder
 	for _, row := range loads() {
@@ -157,7 +157,10 @@ func (r *Record) behind(class string) string {
 				if cheaper.Median < 1 {
 					what = append(what, fmt.Sprintf("%s times its processor time for each", short(1/cheaper.Median)))
 				}
-				if len(what) > 0 {
+				if what != nil {
+					if floor := r.floor(class, peer, row, n); floor.N > 0 {
+						what = append(what, fmt.Sprintf("the no-op server: %s", short(floor.Median)))
+					}
 					fmt.Fprintf(&b, "- %s, %d in flight, beside %s: %s\n", row, n, peer, strings.Join(what, "; "))
 				}
 			}
@@ -167,6 +170,17 @@ func (r *Record) behind(class string) string {
 		return "- none\n"
 	}
 	return b.String()
+}
+
+// floor returns how many times the messages per second of a peer the no-op server has. It
+// keeps nothing, so what it has without an fsync it would have with one.
+func (r *Record) floor(class, peer, row string, inFlight int) Spread {
+	answers := r.spread(Cache, Noop, row, inFlight, rate)
+	theirs := r.spread(class, peer, row, inFlight, rate)
+	if answers.N == 0 || theirs.N == 0 {
+		return SpreadOf(nil)
+	}
+	return SpreadOf([]float64{answers.Median / theirs.Median})
 }
 
 func (r *Record) latencies(class string) string {

@@ -229,8 +229,14 @@ func warm(ctx context.Context, s *contender, d time.Duration) error {
 // resumed is how long a server that was paused gets to do what was due meanwhile.
 const resumed = time.Second
 
+// claimed is about what a server writes and keeps in a round.
+const claimed = 2 << 30
+
 // measureRound measures all rows of a server once.
 func (c *comparison) measureRound(ctx context.Context, s *contender, round int) (err error) {
+	if err := proc.Claim(claimed); err != nil {
+		return err
+	}
 	if s.lasting {
 		if err := s.server.Resume(); err != nil {
 			return err

@@ -86,3 +86,13 @@ func TestTheMachineIsDescribed(t *testing.T) {
 	require.Positive(t, m.Memory)
 	require.NotEqual(t, "unknown", m.Kernel)
 }
+
+func TestClaimGivesBackWhatItClaims(t *testing.T) {
+	before, err := MemoryOf(os.Getpid())
+	require.NoError(t, err)
+	require.NoError(t, Claim(64<<20))
+	after, err := MemoryOf(os.Getpid())
+	require.NoError(t, err)
+	require.Less(t, after.Resident-before.Resident, int64(32<<20))
+	require.NoError(t, Claim(0))
+}
