@@ -79,6 +79,7 @@ func (r *renewals) takeLocked(l *dueLine, now time.Duration) (batch []*renewal) 
 		heap.Pop(&l.due)
 		e.batched = true
 		e.judged.lost = e.lost
+		e.judged.limit = e.limit
 		e.judged.passage = r.passageOf(e)
 		e.judged.suspicion = e.suspicion.take(now)
 		batch = append(batch, e)
@@ -151,7 +152,7 @@ func (r *renewals) renew(ctx context.Context, batch []*renewal) {
 func (r *renewals) changeOf(ctx context.Context, e *renewal, now time.Duration) mq.LeaseChange {
 	c := mq.LeaseChange{Lease: e.lease, Reason: mq.Renew, Invisible: r.server.opts.RenewSlice, Keeper: r.keeper}
 	switch {
-	case now >= e.limit:
+	case now >= e.judged.limit:
 		c.Reason, c.Invisible = mq.Nack, r.server.giveUpDelay(ctx, e.group, e.lease.Attempt)
 	case e.judged.lost:
 		c.Reason, c.Invisible = mq.Extend, lostInvisible

@@ -73,6 +73,7 @@ type renewal struct {
 	// judged is what was to be judged when it went into the batch; the batch's own.
 	judged struct {
 		lost      bool
+		limit     time.Duration
 		suspicion suspicion
 		passage   passage
 	}

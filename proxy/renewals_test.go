@@ -520,3 +520,31 @@ func TestAStopWhileLeasesAreDueLeavesEachOfThemAWholeSlice(t *testing.T) {
 		c.quiet(t, 50*time.Second)
 	})
 }
+
+func TestADeliveryOnceMoreToTheSameAttemptDoesNotRaceWithItsRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t)
+		s.topic(t, "a")
+		s.send(t, message("a", "1", "x"))
+		c := s.consumer("a", "g")
+		got := s.leased(t, "a", "g", 1, time.Hour)
+		group, err := s.meta.Group(t.Context(), mq.Resource{Name: "g"})
+		require.NoError(t, err)
+		r := s.renewals
+		r.add(client{ID: c.id}, group, got, time.Time{})
+		r.mu.Lock()
+		var l *dueLine
+		for _, l = range r.mu.due {
+		}
+		batch := r.takeLocked(l, time.Hour)
+		r.mu.Unlock()
+		require.Len(t, batch, 1)
+		added := make(chan struct{})
+		go func() {
+			r.add(client{ID: c.id}, group, got, time.Time{})
+			close(added)
+		}()
+		r.renew(t.Context(), batch) // the race detector judges
+		<-added
+	})
+}

@@ -125,6 +125,10 @@ var shardMetrics = []column[*shardReading]{
 		func(r *shardReading) float64 { return number(r.Failed) },
 	},
 	{
+		family{"perigee.shard.turn", gauge, seconds, ofShard, "How long the shard has been in its present turn; 0 when it is in none. Seconds mean that its disk does not answer; from 5 s on sends are refused, and go to other shards if they may."},
+		func(r *shardReading) float64 { return r.Turn.Seconds() },
+	},
+	{
 		family{"perigee.receives.waiting", gauge, none, ofShard, "Receives and pulls that wait for a message; max_waiting_receives is the bound."},
 		func(r *shardReading) float64 { return float64(r.Waiting) },
 	},

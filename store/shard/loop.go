@@ -87,6 +87,7 @@ func (s *Shard) loop() {
 				return
 			}
 		}
+		s.turning.Store(s.clock.peek())
 		s.gather(rd)
 		err := s.Err() // what waits when the shard fails is not carried out
 		if err == nil {
@@ -96,6 +97,7 @@ func (s *Shard) loop() {
 		if err == nil {
 			err, refusal = s.turn(rd), s.Err // what has become of these only the log knows
 		}
+		s.turning.Store(0)
 		if err != nil {
 			s.fail(err)
 			for _, r := range rd.requests {

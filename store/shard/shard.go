@@ -152,6 +152,8 @@ type Shard struct {
 	viewsFS *failstop.FS     // of db
 	machine *machine.Machine // the loop's alone
 	clock   clock            // the loop's, but for peek
+	turning atomic.Int64     // when the turn that the loop is in began, by the shard's clock; 0: it is in none
+	told    atomic.Int64     // of which such turn the log has told that it hangs
 
 	viewsMoved chan struct{} // capacity 1: a flush or compaction of the views has ended
 	viewsSeen  uint64        // machine.Written when there was room for more; the loop's alone
@@ -490,6 +492,11 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	if r.query == nil {
 		r.submitted = s.clock.peek()
 	}
+	if r.kind == command.KindSend && r.query == nil {
+		if err := s.stalled(r.submitted); err != nil {
+			return err
+		}
+	}
 	select {
 	case s.requests <- r:
 		return nil
@@ -511,6 +518,24 @@ func (s *Shard) enqueue(ctx context.Context, r *request) error {
 	case <-late:
 		return fmt.Errorf("shard %s: its queue of %d requests was full for %s: %w", s.opts.Name, cap(s.requests), queueWait, mq.ErrBusy)
 	}
+}
+
+// stallTime is how long the disk may keep the loop in one turn until sends are refused. They
+// would wait until their callers give up, not knowing what has become of them; refused, they
+// go to another shard, or are sent again when the disk answers.
+const stallTime = 5 * time.Second
+
+// stalled returns an error that wraps mq.ErrUnavailable while the loop hangs.
+func (s *Shard) stalled(now int64) error {
+	began := s.turning.Load()
+	if began == 0 || now-began < int64(stallTime) {
+		return nil
+	}
+	if s.told.Swap(began) != began {
+		s.logger.Error("the disk does not answer: sends are refused until it does", "waited", time.Duration(now-began))
+	}
+	return fmt.Errorf("%w: shard %s: its disk has not answered for %v; nothing was stored",
+		mq.ErrUnavailable, s.opts.Name, time.Duration(now-began).Round(time.Second))
 }
 
 // reserve counts the bytes of an append that is about to be put into the queue. It

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"time"
+
 	"sync/atomic"
 
 	"github.com/perigee-mq/perigee/internal/histogram"
@@ -222,12 +224,13 @@ type Stats struct {
 	// sends are refused from DiskRefuse on. Zeros without watermarks; DiskRefuse is
 	// the greatest number without a limit.
 	DiskUsed, DiskCapacity, DiskRefuse uint64
-	Records, Syncs                     uint64 // log records written, and syncs of the log
-	Waiting                            int    // receives and pulls that wait
-	LiteClients, LiteSubscriptions     int    // clients of lite topics, and lite topics of all of them
-	Woken                              uint64 // of them told to look again
-	Queued                             int    // requests that wait for the loop
-	LogFirst, LogAppended              uint64 // positions in the log
+	Records, Syncs                     uint64        // log records written, and syncs of the log
+	Waiting                            int           // receives and pulls that wait
+	LiteClients, LiteSubscriptions     int           // clients of lite topics, and lite topics of all of them
+	Woken                              uint64        // of them told to look again
+	Queued                             int           // requests that wait for the loop
+	Turn                               time.Duration // how long the loop has been in its turn, which is mostly waiting for the disk; 0: it is in none
+	LogFirst, LogAppended              uint64        // positions in the log
 	LogFlushed, LogApplied             uint64
 	Segments                           int    // files of the log
 	LogBytes                           uint64 // of what is in them
@@ -265,6 +268,9 @@ func (s *Shard) Stats() Stats {
 		Checks: s.asking.asked.Load(), Unasked: s.asking.unasked.Load(),
 		HalvesGivenUp: s.asking.givenUp.Load(), HalvesUnreadable: s.asking.unreadable.Load(),
 		Late: s.timed.late.Snapshot(), Moved: st.moved.Load(),
+	}
+	if began := s.turning.Load(); began != 0 {
+		v.Turn = time.Duration(max(s.clock.peek()-began, 0))
 	}
 	segments := s.log.Segments()
 	v.Segments = len(segments)

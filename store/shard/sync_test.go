@@ -191,3 +191,43 @@ func TestMessagesWhoseBodyHasAChecksumOfZeroSurviveARestart(t *testing.T) {
 		require.Empty(t, got[3].Body)
 	})
 }
+
+func TestSendsAreRefusedWhileTheDiskDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &syncFS{FS: vfs.NewMem()}
+		s, err := shard.Open(shard.Options{Name: shardName, FS: fs, Dir: "shard", ZeroFill: -1})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic := topicOf(1)
+		send(t, s, topic, 0, message("before", ""))
+
+		released := make(chan struct{})
+		fs.onSync(func() error {
+			<-released
+			return nil
+		})
+		held := make(chan mq.Appended, 2)
+		go func() { held <- send(t, s, topic, 0, message("held", "")) }()
+		synctest.Wait()
+		time.Sleep(4 * time.Second)
+		go func() { held <- send(t, s, topic, 0, message("waits", "")) }() // disks have such moments
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		_, err = s.Append(t.Context(), topic, 0, []*mq.Message{message("refused", "")})
+		require.ErrorIs(t, err, mq.ErrUnavailable)
+		require.NotErrorIs(t, err, mq.ErrOutcomeUnknown)
+		require.ErrorContains(t, err, "6s")
+		require.Equal(t, began, time.Now())
+		require.Equal(t, 6*time.Second, s.Stats().Turn)
+
+		close(released)
+		<-held
+		<-held
+		send(t, s, topic, 0, message("after", ""))
+		synctest.Wait()
+		require.Zero(t, s.Stats().Turn)
+		got := receive(t, s, mq.Receive{Topic: topic, Group: groupOf(9), Max: 10, Invisible: time.Hour})
+		require.Equal(t, []string{"before", "held", "waits", "after"}, ids(got))
+	})
+}
