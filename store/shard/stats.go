@@ -1,9 +1,8 @@
 package shard
 
 import (
-	"time"
-
 	"sync/atomic"
+	"time"
 
 	"github.com/perigee-mq/perigee/internal/histogram"
 	"github.com/perigee-mq/perigee/mq"
