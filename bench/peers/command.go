@@ -53,8 +53,8 @@ type plan struct {
 
 func fullPlan() plan {
 	return plan{
-		rounds: 5, starts: 5, row: 600 * time.Millisecond, warmUp: 120 * time.Millisecond,
-		latency: 3 * time.Second, rate: 2000, inFlight: []int{1, 16, 64, 500},
+		rounds: 5, starts: 5, row: 550 * time.Millisecond, warmUp: 120 * time.Millisecond,
+		latency: 2500 * time.Millisecond, rate: 2000, inFlight: []int{1, 16, 64, 500},
 		warmFresh: time.Second, warmLasting: 12 * time.Second, fill: 3 * time.Second,
 	}
 }
@@ -125,14 +125,14 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&o.render, "render", "", "`file` of samples to write the report of, without measuring")
 	flags.StringVar(&o.only, "only", "", "`servers` to measure, separated by commas: perigee, rocketmq, jetstream, rabbitmq, noop; empty: all")
 	flags.StringVar(&o.busy, "busy", "", "`sentence` that the report begins with, such as what else the machine did")
-	flags.DurationVar(&o.limit, "limit", 0, "`time` after which no round begins; 0: 18m, with -short 150s")
+	flags.DurationVar(&o.limit, "limit", 0, "`time` after which no round begins; 0: 18m30s, with -short 150s")
 	flags.BoolVar(&o.short, "short", false, "measure little, to see that it works")
 	rounds := flags.Int("rounds", 0, "`number` of rounds; 0: 5, with -short 1")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	o.plan = fullPlan()
-	usual := 18 * time.Minute
+	usual := 18*time.Minute + 30*time.Second
 	if o.short {
 		o.plan, usual = shortPlan(), 150*time.Second
 	}

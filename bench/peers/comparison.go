@@ -309,8 +309,13 @@ func (r *roundOf) steps() (steps []func(context.Context) error) {
 			})
 		}
 	}
-	rows := len(r.plan.inFlight) + 1
-	for i, n := range r.plan.inFlight {
+	inFlight := r.plan.inFlight
+	if r.consumers {
+		// It answers none of more in the time of a row, and is busy with them for several.
+		inFlight = slices.DeleteFunc(slices.Clone(inFlight), func(n int) bool { return n > eachInFlight })
+	}
+	rows := len(inFlight) + 1
+	for i, n := range inFlight {
 		add(func(ctx context.Context) error {
 			return r.receives(ctx, figures.Receive, drive.Load{InFlight: n}, rows-i)
 		})
