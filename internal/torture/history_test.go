@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -431,10 +430,10 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
 	var l *ledger
-	synctest.Test(t, func(t *testing.T) {
+	where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
+	bubble(t, where, func(t *testing.T) {
 		h := newHistory(seed, flush, faults)
 		l = h.ledger
-		where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
 		if err := h.run(); err != nil {
 			tell(t, where, []string{err.Error()})
 		}
