@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -199,9 +198,6 @@ func (c *client) receive(ctx context.Context) error {
 		r.InFlight = c.h.inFlight
 		g.choose(&r, c.rng.IntN(2) == 0)
 	}
-	if g.FIFO && r.Lite == "" && c.rng.IntN(2) == 0 {
-		r.Attempt = fmt.Sprint(c.life, c.name, c.rng.Uint64())
-	}
 	if c.rng.IntN(8) == 0 { // a caller that goes away meanwhile
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(20))*tick)
@@ -220,9 +216,6 @@ func (c *client) receive(ctx context.Context) error {
 	if r.Lite != "" {
 		c.h.lites.got(c.h.ledger, liteSet{g.ID, c.name}, start, got)
 	}
-	if r.Attempt != "" && len(got) > 0 && ctx.Err() == nil && c.rng.IntN(2) == 0 {
-		c.receiveAgain(ctx, g, r, got)
-	}
 	if err == nil && len(got) == 0 && r.InFlight == 0 && r.Wait > 0 && time.Since(start) >= r.Wait {
 		c.h.ledger.gotNothing(c.life, g, topic, c.h.lites.of(liteSet{g.ID, c.name}, g.LiteExclusive))
 	}
@@ -232,18 +225,6 @@ func (c *client) receive(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// receiveAgain asks again with the same attempt id, as an SDK does that got no answer.
-func (c *client) receiveAgain(ctx context.Context, g consumers, r mq.Receive, got []mq.Delivery) {
-	if c.h.slow || c.h.resets { // they may be over, or have been moved meanwhile
-		return
-	}
-	r.Wait = 0
-	again, err := c.s.Receive(ctx, shardName, r)
-	if err == nil && ctx.Err() == nil && c.s.Err() == nil {
-		c.h.ledger.receivedAgain(c.life, g, r.Invisible, got, again)
-	}
 }
 
 func (c *client) treat(d held) error {

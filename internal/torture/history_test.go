@@ -424,7 +424,7 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 		number("of them FIFO", c.kinds[mq.FIFO]), number("of them delayed", c.kinds[mq.Delay]),
 		number("of them half messages", c.kinds[mq.Transaction]), number("of them with a priority", c.kinds[mq.Priority]),
 		number("of them to lite topics", c.kinds[mq.Lite]), number("recalls answered OK", c.recalls),
-		number("transactions ended", c.ends), number("questions to producers", c.checks), number("groups moved", c.resets), number("sends repeated", c.repeats), number("receives repeated", c.retries),
+		number("transactions ended", c.ends), number("questions to producers", c.checks), number("groups moved", c.resets), number("sends repeated", c.repeats),
 		{Column: column, Row: "worst redelivery lateness", Value: c.late.String()},
 	}
 	if c.crashes+c.failures == 0 {

@@ -18,13 +18,13 @@ import (
 
 // counts is what a run says about what must hold. All of the last group must be 0.
 type counts struct {
-	acked, unknown, deliveries, redeliveries, acks         int
-	crashes, failures, restarts                            int
-	delays, steps, misreads                                int                  // of operations of the disk, of the wall clock, and of the disk again
-	came                                                   [endings]int         // lives that ended so
-	lived                                                  time.Duration        // of the bubbles' time, with clients at work
-	kinds                                                  [mq.Priority + 1]int // acknowledged, by type
-	recalls, ends, checks, resets, repeats, syncs, retries int                  // answered OK
+	acked, unknown, deliveries, redeliveries, acks int
+	crashes, failures, restarts                    int
+	delays, steps, misreads                        int                  // of operations of the disk, of the wall clock, and of the disk again
+	came                                           [endings]int         // lives that ended so
+	lived                                          time.Duration        // of the bubbles' time, with clients at work
+	kinds                                          [mq.Priority + 1]int // acknowledged, by type
+	recalls, ends, checks, resets, repeats, syncs  int                  // answered OK
 
 	lost, stuck, afterAck, duplicates, twoHolders, early, visible, order, other int
 
@@ -56,7 +56,6 @@ func (c *counts) add(o *counts) {
 	c.resets += o.resets
 	c.repeats += o.repeats
 	c.syncs += o.syncs
-	c.retries += o.retries
 	c.lost += o.lost
 	c.stuck += o.stuck
 	c.afterAck += o.afterAck
@@ -513,34 +512,6 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 	}
 	f.attempt, f.pop, f.life, f.givenUp, f.when = d.Lease.Attempt, d.Lease.PopID, l.life, false, now
 	f.until, f.due = leased.Add(invisible), leased.Add(invisible)
-}
-
-// receivedAgain judges that a receive which was repeated with its attempt id at once got the
-// same deliveries, whose leases begin again.
-func (l *ledger) receivedAgain(life int, g consumers, invisible time.Duration, got, again []mq.Delivery) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if life != l.life || l.misread {
-		return
-	}
-	same := func(a, b mq.Delivery) bool {
-		return a.ID == b.ID && a.Lease == b.Lease && string(a.Body) == string(b.Body)
-	}
-	for _, d := range again {
-		if !slices.ContainsFunc(got, func(o mq.Delivery) bool { return same(o, d) }) {
-			l.fault(&l.counts.twoHolders, "group %d asked again with the same attempt id, and got %s, which is not what it had got", g.ID, d.ID)
-		}
-	}
-	if len(again) != len(got) {
-		l.fault(&l.counts.stuck, "group %d asked again with the same attempt id, and got %d of %d messages", g.ID, len(again), len(got))
-	}
-	l.counts.retries++
-	now := time.Now()
-	for _, d := range again {
-		if f := l.fate(g.ID, d.ID); f.pop == d.Lease.PopID && !f.givenUp {
-			f.until, f.due = now.Add(invisible), now.Add(invisible)
-		}
-	}
 }
 
 func (l *ledger) fate(group mq.GroupID, id string) *fate {

@@ -27,7 +27,7 @@ var (
 		"faults: process killed", "faults: machine crashed", "faults: crashed in a write", "faults: one operation failed", "faults: disk gone for good",
 		"faults: disk full for a while", "faults: fsync failed, data gone", "faults: slow operations", "faults: reads gone wrong", "faults: clock set", "kills", "killed: 1 of 2 proxies", "killed: 2 of 2 proxies", "killed: store node", "killed: store node and proxy", "killed: router", "killed: without producers",
 		"acknowledged messages", "of them FIFO", "of them delayed", "of them half messages", "of them with a priority", "of them to lite topics",
-		"sends repeated", "receives repeated", "recalls answered OK", "transactions ended", "questions to producers", "groups moved",
+		"sends repeated", "recalls answered OK", "transactions ended", "questions to producers", "groups moved",
 		"deliveries", "violations", "lost", "stuck", "deliveries after an OK ack", "two holders at once", "delivered early",
 		"seen against a recall or rollback", "out of order", "duplicates per million deliveries", "duplicates without faults", "other faults", "worst redelivery lateness",
 		"repeats stored on another shard too", "given back at a proxy's death", "until clients went on, max", "until a store node was found again, max", "recovery, median", "recovery, max", "log replayed after one kill", "recovery per GiB replayed",
