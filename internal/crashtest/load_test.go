@@ -135,7 +135,7 @@ func (r *run) drain(ctx context.Context) {
 	conn, err := r.server.connection(ctx)
 	require.NoError(r.t, err)
 	admin := adminpb.NewAdminServiceClient(conn)
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	ctx, cancel := context.WithTimeout(ctx, drains(r.t))
 	defer cancel()
 	left := func() (list []string) {
 		for _, l := range r.loads {

@@ -77,8 +77,12 @@ type FS struct {
 		onCrash func()
 		fired   bool
 		crashed bool
-		slow    func(Op)
-		reads   func(path string, offset int64, p []byte)
+		// unsynced is what was replaced in each file since its last sync; nil: that is not
+		// of interest.
+		unsynced map[string][]unsynced
+		dropAt   int
+		slow     func(Op)
+		reads    func(path string, offset int64, p []byte)
 	}
 }
 
@@ -192,6 +196,12 @@ func (f *FS) do(op Op, run func(cut int) error) error {
 			err = errors.Join(err, run(min(short, op.Len-1)))
 		}
 		return fmt.Errorf("%s: %w", op, err)
+	}
+	if drops, err := f.dropsLocked(op); drops {
+		f.mu.fired = true
+		err = errors.Join(f.mu.failErr, err)
+		f.mu.Unlock()
+		return fmt.Errorf("%s: what it should have made durable is gone: %w", op, err)
 	}
 	crash, cut := op.Index == f.mu.crashAt, op.Len
 	if crash {

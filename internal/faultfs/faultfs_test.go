@@ -115,3 +115,33 @@ func TestSlowOperationsAndWrongReads(t *testing.T) {
 	require.Equal(t, "iello", string(p))
 	require.NoError(t, file.Close())
 }
+
+func TestASyncThatDropsWhatItShouldHaveMadeDurableFailsOnce(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := New(mem)
+	a, err := f.OpenReadWrite("a", "test")
+	require.NoError(t, err)
+	f.DropAt(3, nil)
+	write := func(text string, at int64) {
+		_, err := a.WriteAt([]byte(text), at)
+		require.NoError(t, err)
+	}
+	read := func() string {
+		b := make([]byte, 8)
+		_, err := a.ReadAt(b, 0)
+		require.NoError(t, err)
+		return string(b)
+	}
+	write("durable!", 0)
+	require.NoError(t, a.SyncData())
+	write("gone", 0)
+	write("too", 2)
+	require.Equal(t, "gotoole!", read())
+	require.ErrorIs(t, a.SyncData(), ErrInjected)
+	require.True(t, f.Fired())
+	require.Equal(t, "durable!", read())
+	require.NoError(t, a.SyncData(), "the next one knows nothing of it")
+	write("new", 0)
+	require.NoError(t, a.SyncData())
+	require.Equal(t, "newable!", read())
+}

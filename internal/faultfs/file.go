@@ -20,6 +20,9 @@ func (f *file) Write(p []byte) (n int, err error) {
 
 func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
 	err = f.fs.do(Op{Kind: Write, Path: f.path, Offset: off, Len: len(p)}, func(cut int) (err error) {
+		if err := f.fs.beforeWrite(f.path, f.File, off, cut); err != nil {
+			return err
+		}
 		n, err = f.File.WriteAt(p[:cut], off)
 		return err
 	})

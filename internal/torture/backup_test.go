@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -175,11 +174,11 @@ func TestBackupsUnderLoadHaveAllThatWasAcknowledgedBefore(t *testing.T) {
 				all := 0
 				inParallel(t, int(n), func(t *testing.T, i int) {
 					seed := first + uint64(i)
-					synctest.Test(t, func(t *testing.T) {
+					where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
+					bubble(t, where, func(t *testing.T) {
 						h := newHistory(seed, flush, faults)
 						h.backups = &backups{}
 						h.jumps, h.slow, h.wall, h.ledger.slow = false, false, nil, 0 // a restored store has another past
-						where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
 						if err := h.run(); err != nil {
 							tell(t, where, []string{err.Error()})
 						}
@@ -204,7 +203,7 @@ func TestAFailureOrACrashDuringABackupLeavesStoreAndTargetSound(t *testing.T) {
 			t.Run(fmt.Sprintf("links %t, %s", links, how), func(t *testing.T) {
 				for at := 0; ; at++ {
 					done := false
-					synctest.Test(t, func(t *testing.T) { done = interruptBackup(t, at, links, how) })
+					bubble(t, t.Name(), func(t *testing.T) { done = interruptBackup(t, at, links, how) })
 					if done {
 						require.Greater(t, at, 20)
 						return

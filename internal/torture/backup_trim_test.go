@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -23,7 +22,7 @@ import (
 // all the time. Each copy is sound and has what was acknowledged when it began and is not
 // past its age, and nothing is kept for it.
 func TestRetentionGoesOnDuringABackup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		mem := vfs.NewMem()
 		rng := rand.New(rand.NewPCG(1, 1))
 		disk := slowly{mem, rng}

@@ -341,6 +341,9 @@ func (c *client) move() error {
 	m := &move{drop: c.rng.IntN(2) == 0}
 	if c.rng.IntN(2) == 0 {
 		at := time.Now().Add(-time.Duration(c.rng.IntN(60)) * tick)
+		if c.rng.IntN(2) == 0 {
+			at = l.timeOf(key, c.rng.IntN, at)
+		}
 		var err error
 		if m.to, err = c.s.OffsetAt(context.Background(), shardName, topic, queue, at); err != nil {
 			return c.expect(err, "offset of a time", mq.ErrTopicNotFound, mq.ErrQueueNotFound)

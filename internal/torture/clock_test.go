@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -20,7 +19,7 @@ func TestAClockThatWasSetBackMovesNoLeaseAndNoOrder(t *testing.T) {
 	mem := vfs.NewMem()
 	var first mq.Delivery
 	var stored time.Time
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		time.Sleep(240 * time.Hour)
 		s := mustOpen(t, mem, shard.FlushSync)
 		a, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("a", "")})
@@ -29,7 +28,7 @@ func TestAClockThatWasSetBackMovesNoLeaseAndNoOrder(t *testing.T) {
 		first = receive(t, s, 0)[0] // for ten seconds
 		require.NoError(t, s.Close())
 	})
-	synctest.Test(t, func(t *testing.T) { // ten days before
+	bubble(t, t.Name(), func(t *testing.T) { // ten days before
 		require.True(t, time.Now().Before(stored))
 		s := mustOpen(t, mem, shard.FlushSync)
 		a, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("b", "")})
@@ -53,7 +52,7 @@ func TestAClockThatWasSetBackMovesNoLeaseAndNoOrder(t *testing.T) {
 func TestAClockThatWasSetForwardEndsLeasesOnceAndLosesNothing(t *testing.T) {
 	mem := vfs.NewMem()
 	var first []mq.Delivery
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		s := mustOpen(t, mem, shard.FlushSync)
 		_, err := s.Append(t.Context(), shardName, orders(1), 0, []*mq.Message{message("a", ""), message("b", "")})
 		require.NoError(t, err)
@@ -61,7 +60,7 @@ func TestAClockThatWasSetForwardEndsLeasesOnceAndLosesNothing(t *testing.T) {
 		require.NoError(t, errors.Join(s.Ack(t.Context(), []mq.Lease{first[1].Lease})...))
 		require.NoError(t, s.Close())
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		time.Sleep(10 * 365 * 24 * time.Hour)
 		s := mustOpen(t, mem, shard.FlushSync)
 		again := receive(t, s, time.Second)
@@ -72,7 +71,7 @@ func TestAClockThatWasSetForwardEndsLeasesOnceAndLosesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
 	})
-	synctest.Test(t, func(t *testing.T) { // and set right again
+	bubble(t, t.Name(), func(t *testing.T) { // and set right again
 		s := mustOpen(t, mem, shard.FlushSync)
 		require.Equal(t, "c", receive(t, s, 0)[0].ID)
 		require.Equal(t, "a", receive(t, s, time.Minute)[0].ID, "ten seconds of the store's own time")

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -207,7 +206,7 @@ type filled struct {
 func filledNode(t *testing.T, killed bool) *filled {
 	var c *story
 	var all map[string][]byte
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		mem := vfs.NewMem()
 		c = newStory(settings{flush: shard.FlushSync, segment: 8 << 10, fill: 4 << 10})
 		if killed {
@@ -223,7 +222,7 @@ func filledNode(t *testing.T, killed bool) *filled {
 
 func tryDamage(t *testing.T, node *filled, d damage) (o outcome) {
 	all := node.files
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		damaged := maps.Clone(all)
 		if d.do != nil {
 			damaged[d.file] = d.do(bytes.Clone(all[d.file]))

@@ -155,11 +155,17 @@ func (d *drainer) receive(t *mq.Topic, g consumers, wait time.Duration, fn func(
 	} else {
 		g.choose(&r, true)
 	}
-	for {
+	for n := d.mostReceives(); ; n-- {
 		start := time.Now()
 		got, err := d.s.Receive(d.ctx, shardName, r)
 		if err != nil || len(got) == 0 {
 			return err
+		}
+		if n == 0 {
+			d.mu.Lock()
+			d.fault(&d.counts.stuck, "group %s gets messages of %s without an end, and %s again", g.Name, t.Resource, got[0].ID)
+			d.mu.Unlock()
+			return nil
 		}
 		fn(start, got)
 		for _, m := range got {
@@ -171,6 +177,19 @@ func (d *drainer) receive(t *mq.Topic, g consumers, wait time.Duration, fn func(
 			}
 		}
 	}
+}
+
+// mostReceives returns how often a group can receive something at most when it acknowledges
+// it all: every message comes once, and so does every dead letter, of which each move of the
+// group's place may have made another one.
+func (d *drainer) mostReceives() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	moves := 0
+	for _, list := range d.moves {
+		moves += len(list)
+	}
+	return len(d.msgs)*(1+moves) + 1
 }
 
 // readsAs judges that a message, or a dead letter, has the body that was sent.

@@ -93,7 +93,7 @@ func receive(t *testing.T, s *store.Store, wait time.Duration) []mq.Delivery {
 // In sync mode nobody sees a message, nor that its offset is taken, before the fsync
 // that makes it durable has ended.
 func TestAMessageIsNotSeenBeforeItIsDurable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		disk := &slowDisk{FS: mem}
 		s := mustOpen(t, disk, shard.FlushSync)
@@ -149,7 +149,7 @@ func TestAMessageIsNotSeenBeforeItIsDurable(t *testing.T) {
 // Messages whose lease is durable are still read and delivered when the store stops
 // for good in the meantime.
 func TestWhatIsLeasedAlreadyIsDeliveredAfterAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		disk := &slowDisk{FS: vfs.NewCrashableMem()}
 		failing := &failingSyncs{slowDisk: disk}
 		s := mustOpen(t, failing, shard.FlushSync)
@@ -206,7 +206,7 @@ func TestNoOffsetIsUsedForTwoBodiesAcrossPowerCuts(t *testing.T) {
 	if testing.Short() {
 		cuts = 30
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		mem := vfs.NewCrashableMem()
 		seen := map[mq.QueueOffset]string{}

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -50,7 +49,7 @@ func (p plan) settings() settings {
 
 // cleanRun returns how many operations the story makes and the states of its metadata.
 func cleanRun(t *testing.T, flush shard.FlushMode) (operations int, states []string) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		fs := faultfs.New(mem)
 		c := newStory(plan{flush: flush}.settings())
@@ -117,7 +116,7 @@ func TestEveryFaultOfEveryOperationKeepsWhatWasAnswered(t *testing.T) {
 // tryPlan runs the story with the fault and verifies what is left, as a process finds it
 // that is started again and as one that is started after a crash of the machine.
 func tryPlan(t *testing.T, p plan, states []string, seed uint64) (hit, stopped bool) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, p.String(), func(t *testing.T) {
 		mem := vfs.NewCrashableMem()
 		fs := faultfs.New(mem)
 		rng := rand.New(rand.NewPCG(seed, uint64(p.at)))

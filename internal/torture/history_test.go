@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -156,6 +155,7 @@ const (
 	failsFrom                     // one operation and all after it
 	failsAWhile                   // one operation, of which a part is done, and some after it
 	failsAndCrashes               // one operation, and the machine after it
+	drops                         // an fsync fails, and what it should have made durable is gone
 	endings
 )
 
@@ -204,6 +204,8 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		fs.FailAt(at, cause)
 	case failsFrom:
 		fs.FailFrom(at, cause)
+	case drops:
+		fs.DropAt(at, cause)
 	case failsAWhile:
 		fs.FailFor(at, 1+h.rng.IntN(20), h.rng.IntN(300), cause)
 	}
@@ -248,10 +250,16 @@ func (h *history) live(mem *vfs.MemFS) (*vfs.MemFS, error) {
 		if err == nil && !failed.Load() && s.Err() != nil {
 			return nil, errors.New("the store has stopped and did not say so")
 		}
-		if how == failsAndCrashes {
+		switch how {
+		case failsAndCrashes:
 			h.ledger.ends(lossy && keep < 100, since)
 			clone(keep)
-		} else {
+		case drops:
+			h.ledger.ends(lossy, since)
+			if h.rng.IntN(2) == 0 {
+				clone(keep)
+			}
+		default:
 			h.ledger.ends(false, since)
 		}
 	}
@@ -425,16 +433,16 @@ func (c *counts) cells(column string, histories uint64) []table.Cell {
 	return append(cells,
 		number("faults: process killed", c.came[killed]), number("faults: machine crashed", c.came[crashes]),
 		number("faults: crashed in a write", c.came[crashesAt]), number("faults: one operation failed", c.came[fails]+c.came[failsAndCrashes]),
-		number("faults: disk gone for good", c.came[failsFrom]), number("faults: disk full for a while", c.came[failsAWhile]),
+		number("faults: disk gone for good", c.came[failsFrom]), number("faults: disk full for a while", c.came[failsAWhile]), number("faults: fsync failed, data gone", c.came[drops]),
 		number("faults: slow operations", c.delays), number("faults: reads gone wrong", c.misreads), number("faults: clock set", c.steps))
 }
 
 func runHistory(t *testing.T, seed uint64, flush shard.FlushMode, faults bool) *counts {
 	var l *ledger
-	synctest.Test(t, func(t *testing.T) {
+	where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
+	bubble(t, where, func(t *testing.T) {
 		h := newHistory(seed, flush, faults)
 		l = h.ledger
-		where := fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed)
 		if err := h.run(); err != nil {
 			tell(t, where, []string{err.Error()})
 		}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -110,7 +109,7 @@ func (c *caller) settle(d mq.Delivery, what leaseCall, lasts time.Duration, fn f
 // linearHistory lets clients call a store that is closed and opened, or whose machine
 // crashes, now and then, and returns the calls that no order explains.
 func linearHistory(t *testing.T, seed uint64) (calls int, wrong []string) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, fmt.Sprintf("PERIGEE_SEED=%d PERIGEE_HISTORIES=1", seed), func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		h := &lineup{}
 		disk := vfs.NewCrashableMem()

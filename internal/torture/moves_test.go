@@ -72,6 +72,24 @@ func (l *ledger) offsetAt(life int, key moveKey, at time.Time, first mq.QueueOff
 	}
 }
 
+// timeOf returns when one of the messages of a queue was stored, which pick chooses; the
+// fallback when none is known.
+func (l *ledger) timeOf(key moveKey, pick func(n int) int, fallback time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []place
+	for p := range l.stored {
+		if p.topic == key.topic && p.queue == key.queue {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		return fallback
+	}
+	slices.SortFunc(all, func(a, b place) int { return int(a.offset - b.offset) })
+	return l.stored[all[pick(len(all))]]
+}
+
 // eachFate calls fn for everything that the group has seen of a queue.
 func (l *ledger) eachFate(key moveKey, fn func(at place, k fateKey, f *fate)) {
 	for k, f := range l.fates {

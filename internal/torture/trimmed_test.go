@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -28,7 +27,7 @@ func trimmedNode(t *testing.T) *filled {
 	mem := vfs.NewMem()
 	var topic *mq.Topic
 	var group *mq.Group
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		r, err := openRouter(mem, nil)
 		require.NoError(t, err)
 		topic, _, err = r.CreateTopic(t.Context(), router.TopicSpec{Resource: mq.Resource{Name: "orders"}, Queues: 2})
@@ -68,7 +67,7 @@ func trimmedNode(t *testing.T) *filled {
 	f.files = files(t, mem, "node")
 	require.Contains(t, strings.Join(names(f.files), "\n"), "views.base-")
 	var want string
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, t.Name(), func(t *testing.T) {
 		time.Sleep(time.Until(f.end))
 		var o outcome
 		var err error

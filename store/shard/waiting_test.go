@@ -69,6 +69,50 @@ func TestReceiveThatLeavesInTheMiddleOfItsLookPassesItsWakeUpOn(t *testing.T) {
 	})
 }
 
+// An endingContext calls at when somebody is about to wait for its end, the first time, and
+// has ended then.
+type endingContext struct {
+	context.Context
+	leave context.CancelFunc
+	at    func()
+	once  sync.Once
+}
+
+func (c *endingContext) Done() <-chan struct{} {
+	c.once.Do(func() {
+		c.at()
+		c.leave()
+	})
+	return c.Context.Done()
+}
+
+// A receive whose caller leaves at the very moment at which a message wakes it may go either
+// way. When it goes, the message is for the next one that waits.
+func TestReceiveThatLeavesAtTheMomentItIsWokenPassesItsWakeUpOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, vfs.NewMem(), shard.FlushSync)
+		defer func() { require.NoError(t, s.Close()) }()
+		topic, group := topicOf(1), groupOf(100)
+		r := mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 24 * time.Hour, Wait: time.Minute}
+		for i := range 50 {
+			var next chan outcome
+			ctx := &endingContext{}
+			ctx.Context, ctx.leave = context.WithCancel(t.Context())
+			ctx.at = func() {
+				next = start(t, s, r)
+				require.Equal(t, 2, s.Stats().Waiting)
+				send(t, s, topic, 0, message(fmt.Sprint(i), ""))
+			}
+			_, err := s.Receive(ctx, r)
+			require.ErrorIs(t, err, context.Canceled)
+			out := <-next
+			require.NoError(t, out.err)
+			require.Equal(t, []string{fmt.Sprint(i)}, ids(out.got), "the next one sleeps beside its message")
+			require.Less(t, out.took, time.Second)
+		}
+	})
+}
+
 func TestPollAtTheMomentALeaseEndsFindsTheMessage(t *testing.T) {
 	for range 50 { // poll and timer come in either order
 		synctest.Test(t, func(t *testing.T) {

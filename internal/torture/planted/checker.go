@@ -8,8 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +24,7 @@ const (
 	theMachine = "machine"   // models and stories of store/machine
 	theLog     = "log"       // crashes and damage of store/commitlog
 	theShard   = "shard"     // tests of store/shard of what waits, is pulled, purged or filtered
+	calm       = "calm"      // a real server that nothing happens to
 	killed     = "kill"      // a real server that is killed
 )
 
@@ -37,19 +36,29 @@ type checker struct {
 	env  []string // of the process
 	// server says that the tests start a server, which is built with the rule broken.
 	server bool
-	// timeout ends tests that hang: many times what they take with the product as it is.
-	timeout time.Duration
+	// bound is the time of a processor, and longest the time, after which tests hang: many
+	// times what they take with the product as it is.
+	bound, longest time.Duration
 }
 
-// Before it is known how long a checker takes it has longest; then patience times as long,
-// and shortest at least.
+// Before it is known how long a checker takes it has longest; then patience times as much,
+// and shortest at least. Nobody who works is idle for so long. A bubble has bubblePatience.
 const (
-	longest  = 10 * time.Minute
-	shortest = 2 * time.Minute
-	patience = 8
+	longest        = 10 * time.Minute
+	shortest       = 15 * time.Second
+	patience       = 3
+	idle           = 20 * time.Second
+	bubblePatience = "4s"
 )
 
-const torturePkg = "internal/torture"
+const (
+	torturePkg = "internal/torture"
+	crashPkg   = "internal/crashtest"
+)
+
+// soon is for how long clients of a real server wait for what they have not got: the lease
+// of what a killed one had, and some.
+const soon = "PERIGEE_DRAIN=30s"
 
 // fixed is the seed of everything: a run finds what the run before has found.
 const fixed = 1
@@ -69,10 +78,8 @@ func checkers(n int) map[string]checker {
 		theMachine: {pkg: "store/machine", run: "."},
 		theLog:     {pkg: "store/commitlog", run: "."},
 		theShard:   {pkg: "store/shard", run: ".", skip: "Stall|Overload"},
-		killed: {
-			pkg: "internal/crashtest", run: "Killed$|LeftAlone|Linearizable", server: true,
-			env: []string{seed, "PERIGEE_KILLS=2", "PERIGEE_CALM=3"},
-		},
+		calm:       {pkg: crashPkg, run: "LeftAlone", server: true, env: []string{seed, "PERIGEE_CALM=3", soon}},
+		killed:     {pkg: crashPkg, run: "Killed$", server: true, env: []string{seed, "PERIGEE_KILLS=2", soon}},
 	}
 }
 
@@ -84,10 +91,11 @@ type finding struct {
 	by    string
 	after int    // histories, if it counts them
 	text  string // the first line of what it found
+	used  time.Duration
 }
 
-// errMissed says that a checker has found nothing; errHung that it did not come to its end,
-// which counts as nothing found.
+// errMissed says that a checker has found nothing; errHung that one which waits for others did
+// not come to its end, which counts as nothing found.
 var (
 	errMissed = errors.New("not found")
 	errHung   = fmt.Errorf("%w: it did not come to its end", errMissed)
@@ -134,10 +142,14 @@ func (b *bench) timed(ctx context.Context, name string) error {
 		}
 	}
 	start := time.Now()
-	if f, err := b.ask(ctx, name, 0); !errors.Is(err, errMissed) {
+	f, err := b.ask(ctx, name, 0)
+	if !errors.Is(err, errMissed) || errors.Is(err, errHung) {
 		return errors.Join(fmt.Errorf("%s finds something wrong with the product as it is: %s", name, f.text), err)
 	}
-	c.timeout = max(patience*time.Since(start), shortest).Round(time.Second)
+	c.bound = max(patience*f.used, shortest).Round(time.Second)
+	if c.server { // what takes its time are others
+		c.longest = max(patience*time.Since(start), time.Minute).Round(time.Second)
+	}
 	b.checkers[name] = c
 	return nil
 }
@@ -172,7 +184,7 @@ func (b *bench) ask(ctx context.Context, name string, number int) (finding, erro
 		return finding{}, err
 	}
 	env := append(os.Environ(), c.env...)
-	env = append(env, "PERIGEE_RESULTS=", fmt.Sprintf("%s=%d", switchEnv, number))
+	env = append(env, "PERIGEE_RESULTS=", "PERIGEE_PATIENCE="+bubblePatience, fmt.Sprintf("%s=%d", switchEnv, number))
 	if c.server {
 		server, err := b.build(ctx, "cmd/perigee")
 		if err != nil {
@@ -180,80 +192,25 @@ func (b *bench) ask(ctx context.Context, name string, number int) (finding, erro
 		}
 		env = append(env, "PERIGEE_BIN="+server)
 	}
-	timeout := cmp.Or(c.timeout, longest)
-	args := []string{"-test.run", c.run, "-test.v", "-test.failfast", "-test.short", "-test.timeout", timeout.String()}
+	args := []string{"-test.run", c.run, "-test.v", "-test.failfast", "-test.short", "-test.timeout", "0"}
 	if c.skip != "" {
 		args = append(args, "-test.skip", c.skip)
 	}
 	if c.pkg == "store/machine" {
 		args = append(args, "-rapid.nofailfile", "-rapid.seed", fmt.Sprint(fixed), "-rapid.checks", "60")
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout+time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir, cmd.Env = filepath.Join(b.root, c.pkg), env
-	said := &listener{cancel: cancel}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, 5*time.Second
-	err = cmd.Run()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return finding{}, errMissed
-	case !errors.As(err, &exit):
-		return finding{}, err
+	k := child{server: c.server, path: path, dir: filepath.Join(b.root, c.pkg), args: args, env: env, longest: cmp.Or(c.longest, longest)}
+	if !c.server {
+		k.bound, k.idle = cmp.Or(c.bound, longest), idle
 	}
-	text := said.text.String()
-	if strings.Contains(text, "panic: test timed out") || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	o, err := k.watch(ctx)
+	switch {
+	case err != nil || ctx.Err() != nil:
+		return finding{}, errors.Join(err, ctx.Err())
+	case o.hangs == "" && !o.failed:
+		return finding{used: o.used}, errMissed
+	case o.hangs != "" && !seedOf.MatchString(o.said) && !failing.MatchString(o.said) && c.server:
 		return finding{}, errHung // a machine with much to do looks like that, too
 	}
-	return found(name, text), nil
-}
-
-// A listener keeps what tests print, and ends them when they have found something: what
-// they would do from then on may take for ever.
-type listener struct {
-	text   strings.Builder
-	cancel func()
-	ends   bool
-}
-
-// Write implements io.Writer.
-func (l *listener) Write(p []byte) (int, error) {
-	l.text.Write(p)
-	if !l.ends && (seedOf.Match(p) || failing.Match(p)) {
-		l.ends = true
-		time.AfterFunc(200*time.Millisecond, l.cancel) // there may be more to it
-	}
-	return len(p), nil
-}
-
-var (
-	seedOf   = regexp.MustCompile(`PERIGEE_SEED=(\d+) PERIGEE_HISTORIES=1:`)
-	panicked = regexp.MustCompile(`(?m)^(panic: .*|fatal error: .*|.*BUG:.*)$`)
-	failed   = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*$`)
-	failing  = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
-)
-
-// found reads what the tests have printed.
-func found(by, out string) finding {
-	f := finding{by: by}
-	if m := seedOf.FindStringSubmatch(out); m != nil {
-		if seed, err := strconv.Atoi(m[1]); err == nil {
-			f.after = seed - fixed + 1
-		}
-	}
-	if m := failing.FindStringSubmatch(out); m != nil {
-		f.text = m[1]
-	}
-	for _, re := range []*regexp.Regexp{panicked, failed} {
-		for _, line := range re.FindAllString(out, -1) {
-			told := strings.Contains(line, "PERIGEE_SEED=") && !seedOf.MatchString(line) || strings.Contains(line, "[rapid] OK") ||
-				strings.Contains(line, "without -short") || strings.Contains(line, "{acked:")
-			if !told {
-				f.text += " " + strings.TrimSpace(line)
-				return f
-			}
-		}
-	}
-	return f
+	return found(name, &o), nil
 }

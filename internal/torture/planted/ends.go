@@ -28,6 +28,11 @@ func ofDeadLetters() []mutation {
 		{
 			name: "one attempt too many", kind: deadLetters,
 			rule: "a message is delivered as often as its group says, and not more often",
+			file: loopFile, old: "MaxAttempts: g.Retry.MaxAttempts,", new: "MaxAttempts: g.Retry.MaxAttempts + 1,",
+		},
+		{
+			name: "a used-up message that is ready again", kind: deadLetters,
+			rule: "what is used up is not among what is delivered again, where it would be found for ever",
 			file: leaseFile, old: "if l.Attempt < maxAttempts {", new: "if l.Attempt <= maxAttempts {",
 		},
 		{

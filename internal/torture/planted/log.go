@@ -120,7 +120,7 @@ func ofTheLog() []mutation {
 			name: "a failure that stops nothing", kind: durability,
 			rule: "after a failed write of the log nothing is answered any more",
 			file: loopFile, old: "s.fail(err)\n\t\t\tfor _, r := range rd.requests {\n\t\t\t\tif r != nil {\n\t\t\t\t\ts.answer(r, refusal())\n\t\t\t\t}\n\t\t\t}",
-			new: "for _, r := range rd.requests {\n\t\t\t\tif r != nil {\n\t\t\t\t\ts.answer(r, nil)\n\t\t\t\t}\n\t\t\t}\n\t\t\ts.fail(err)",
+			new: "for _, r := range rd.requests {\n\t\t\t\tif r != nil {\n\t\t\t\t\t_ = refusal\n\t\t\t\t\ts.answer(r, nil)\n\t\t\t\t}\n\t\t\t}\n\t\t\ts.fail(err)",
 		},
 		{
 			name: "views that are written after a failure", kind: durability,

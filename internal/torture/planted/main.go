@@ -4,6 +4,8 @@
 //
 // The table of what is broken (mutation) lies beside it and nowhere else. A rule is broken
 // in a copy that only the compiler sees (go test -overlay): the product has no part in it.
+// Checkers that do not come to their end have found something, with the function that goes
+// round and round; that goes by the time of a processor, which a busy machine does not change.
 // Everything follows from a fixed seed. Its test sees that the table keeps up with the product.
 package main
 
@@ -53,7 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&p.workers, "workers", runtime.GOMAXPROCS(0), "how many to judge at a time")
 	flags.StringVar(&p.checkers, "by", "", "ask these checkers only, separated by commas")
 	flags.StringVar(&p.overlay, "overlay", "", "only write what is built into this folder")
-	flags.BoolVar(&p.verbose, "v", false, "say what was found of each")
+	flags.BoolVar(&p.verbose, "v", false, "say what came of each")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -129,6 +131,7 @@ type verdict struct {
 func (p *plan) judge(ctx context.Context, b *bench, list []mutation, out io.Writer) []verdict {
 	verdicts := make([]verdict, len(list))
 	var mu sync.Mutex
+	judged := 0
 	var workers sync.WaitGroup
 	next := make(chan int)
 	for range max(p.workers, 1) {
@@ -138,7 +141,11 @@ func (p *plan) judge(ctx context.Context, b *bench, list []mutation, out io.Writ
 				f, err := p.judgeOne(ctx, b, list, i)
 				verdicts[i] = verdict{f, err, time.Since(start)}
 				mu.Lock()
-				fmt.Fprintln(out, p.line(&list[i], &verdicts[i]))
+				if judged++; p.verbose {
+					fmt.Fprintln(out, p.line(&list[i], &verdicts[i]))
+				} else if judged%20 == 0 {
+					fmt.Fprintf(out, "%d of %d judged\n", judged, len(list))
+				}
 				mu.Unlock()
 			}
 		})
@@ -165,11 +172,7 @@ func (p *plan) line(m *mutation, v *verdict) string {
 	took := v.took.Round(time.Second)
 	switch {
 	case v.err == nil:
-		text := ""
-		if p.verbose {
-			text = ": " + v.text[:min(len(v.text), 300)]
-		}
-		return fmt.Sprintf("found by %s (%v)  %s%s", v.how(), took, m.name, text)
+		return fmt.Sprintf("found by %s (%v)  %s: %s", v.how(), took, m.name, v.text[:min(len(v.text), 300)])
 	case errors.Is(v.err, errMissed):
 		return fmt.Sprintf("MISSED by %s (%v)  %s: %s", strings.Join(p.by(m), ", "), took, m.name, m.rule)
 	}
@@ -223,6 +226,13 @@ func report(out io.Writer, list []mutation, verdicts []verdict, took time.Durati
 	fmt.Fprintf(w, "all\t%d\t%d\t%d\t%s\t\n", len(list), found, len(list)-found, counts(by))
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for i := range list {
+		if err := verdicts[i].err; errors.Is(err, errMissed) {
+			fmt.Fprintf(out, "missed: %s: %s\n", list[i].name, list[i].rule)
+		} else if err != nil {
+			fmt.Fprintf(out, "not judged: %s: %v\n", list[i].name, err)
+		}
 	}
 	fmt.Fprintf(out, "\n%d of %d found (%.1f %%) in %v\n", found, len(list), 100*float64(found)/float64(len(list)), took.Round(time.Second))
 	if err := table.Add(table.Cell{Column: "simulated, sync", Row: "planted bugs found", Value: fmt.Sprintf("%d of %d", found, len(list))}); err != nil {

@@ -2,7 +2,7 @@ package main
 
 // ofServers break what only a whole server shows, whose process is killed.
 func ofServers() []mutation {
-	by := []string{killed}
+	by := []string{calm, killed}
 	return []mutation{
 		{
 			name: "a proxy that acknowledges nothing", kind: wholeServers, by: by,

@@ -3,7 +3,9 @@ package main
 import (
 	"go/parser"
 	"go/token"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,8 +38,31 @@ func TestEveryMutationStillHasItsPlace(t *testing.T) {
 		_, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
 		require.NoError(t, err)
 	}
-	require.GreaterOrEqual(t, len(names), 60)
+	require.GreaterOrEqual(t, len(names), 140)
 	for _, k := range kinds {
 		require.Positive(t, of[k], "no rule is broken of the kind %q", k)
 	}
+}
+
+// What does not build shows nothing.
+func TestWhatIsPlantedBuilds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds a part of the product")
+	}
+	from, err := filepath.Abs(root)
+	require.NoError(t, err)
+	texts, err := woven(from, all())
+	require.NoError(t, err)
+	overlay, err := writeOverlay(from, t.TempDir(), texts)
+	require.NoError(t, err)
+	args := []string{"build", "-overlay", overlay}
+	for name := range texts {
+		if pkg := "./" + filepath.Dir(name); !slices.Contains(args, pkg) {
+			args = append(args, pkg)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = from
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
 }
