@@ -88,6 +88,7 @@ type ledger struct {
 	shift   time.Duration // of the clock, when the store was opened last
 	steps   int           // likewise
 	misread bool          // some of what is read in this life is wrong, and said to be
+	dropped func() bool   // whether what was written is gone, and may be read by who comes before the store stops
 	slow    time.Duration // how late things may be on a disk that takes its time; 0: it does not
 	crowd   time.Duration // how late leases may end besides
 
@@ -290,7 +291,17 @@ func (l *ledger) readWrong(path string) {
 // says reports whether the error is that of something that was read wrongly, and says
 // where that lies.
 func (l *ledger) says(err error) bool {
-	return l.misread && errors.Is(err, command.ErrCorrupt) && strings.Contains(err.Error(), "/log/")
+	return l.readsWrong() && errors.Is(err, command.ErrCorrupt) && strings.Contains(err.Error(), "/log/")
+}
+
+// readsWrong reports whether some of what is read is not what was written.
+func (l *ledger) readsWrong() bool { return l.misread || l.dropped != nil && l.dropped() }
+
+// drops notes when what was written may be gone, in this life.
+func (l *ledger) drops(fired func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropped = fired
 }
 
 func (l *ledger) misreadSays(err error) bool {

@@ -344,7 +344,7 @@ func (l *ledger) listedTimers(life int, list []mq.PendingMessage) {
 			}
 		}
 		switch {
-		case m.MessageID == "" && l.misread: // nobody can say which one it is
+		case m.MessageID == "" && l.readsWrong(): // nobody can say which one it is
 		case w == nil || l.msgs[m.MessageID].kind != mq.Delay:
 			l.fault(&l.counts.other, "%s is listed as delayed", m.MessageID)
 		case now.Sub(due) > lateTimer+l.slow && steps == l.steps && !l.misread: // a step may go unnoticed for seconds
