@@ -44,6 +44,8 @@ type Op struct {
 	Path   string
 	Offset int64 // of a WriteAt
 	Len    int   // of a write
+
+	handle *file // of a sync
 }
 
 // String is one line for a trace.
@@ -81,6 +83,8 @@ type FS struct {
 		// of interest.
 		unsynced map[string][]unsynced
 		dropAt   int
+		// dropped is where that happened, which each handle hears of once.
+		dropped string
 		slow     func(Op)
 		reads    func(path string, offset int64, p []byte)
 	}
@@ -269,7 +273,9 @@ func (f *FS) open(name string, open func() (vfs.File, error), counts bool) (vfs.
 		}
 		return nil, err
 	}
-	return &file{File: inner, fs: f, path: name, sync: Sync}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &file{File: inner, fs: f, path: name, sync: Sync, told: f.mu.dropped == name}, nil
 }
 
 // OpenDir implements vfs.FS.

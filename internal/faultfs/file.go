@@ -8,6 +8,7 @@ type file struct {
 	fs   *FS
 	path string
 	sync Kind // what a Sync of it is called
+	told bool // that what was written is gone; under fs.mu
 }
 
 func (f *file) Write(p []byte) (n int, err error) {
@@ -30,15 +31,15 @@ func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
 }
 
 func (f *file) Sync() error {
-	return f.fs.do(Op{Kind: f.sync, Path: f.path}, func(int) error { return f.File.Sync() })
+	return f.fs.do(Op{Kind: f.sync, Path: f.path, handle: f}, func(int) error { return f.File.Sync() })
 }
 
 func (f *file) SyncData() error {
-	return f.fs.do(Op{Kind: SyncData, Path: f.path}, func(int) error { return f.File.SyncData() })
+	return f.fs.do(Op{Kind: SyncData, Path: f.path, handle: f}, func(int) error { return f.File.SyncData() })
 }
 
 func (f *file) SyncTo(length int64) (full bool, err error) {
-	err = f.fs.do(Op{Kind: SyncData, Path: f.path}, func(int) (err error) {
+	err = f.fs.do(Op{Kind: SyncData, Path: f.path, handle: f}, func(int) (err error) {
 		full, err = f.File.SyncTo(length)
 		return err
 	})
