@@ -39,6 +39,10 @@ func (c *comparison) note(format string, args ...any) {
 	c.say("%s", note)
 }
 
+// fsyncShare is the part of the rest of the time that the class with an fsync may take, which
+// more servers are in.
+const fsyncShare = 0.54
+
 // startShare is the part of the time that the starts may take.
 const startShare = 0.15
 
@@ -48,7 +52,10 @@ func (c *comparison) measure(ctx context.Context, k kinds) error {
 	c.measureStarts(ctx, k, time.Now().Add(time.Duration(startShare*float64(left))))
 	classes := []string{figures.Fsync, figures.Cache}
 	for i, class := range classes {
-		left := time.Until(c.deadline) / time.Duration(len(classes)-i)
+		left := time.Until(c.deadline)
+		if i+1 < len(classes) {
+			left = time.Duration(float64(left) * fsyncShare)
+		}
 		c.measureClass(ctx, class, k.contenders(class, c.plan.rounds), time.Now().Add(left))
 	}
 	return ctx.Err()
