@@ -85,8 +85,8 @@ type FS struct {
 		dropAt   int
 		// dropped is where that happened, which each handle hears of once.
 		dropped string
-		slow     func(Op)
-		reads    func(path string, offset int64, p []byte)
+		slow    func(Op)
+		reads   func(path string, offset int64, p []byte)
 	}
 }
 
