@@ -300,10 +300,11 @@ func requireSoundEndpoints(t testing.TB, answer proto.Message) {
 		switch m := m.Interface().(type) {
 		case *rmqpb.Endpoints:
 			require.NotZero(t, m.GetScheme(), "endpoints without a scheme: %v", m)
-			require.Len(t, m.GetAddresses(), 1)
-			want, err := wireEndpoints(m.GetAddresses()[0])
-			require.NoError(t, err)
-			require.True(t, proto.Equal(want, m), "the scheme does not fit the host: %v", m)
+			require.NotEmpty(t, m.GetAddresses())
+			require.LessOrEqual(t, len(m.GetAddresses()), maxDialled)
+			for _, a := range m.GetAddresses() {
+				require.Equal(t, dialledAddress(a).GetScheme(), m.GetScheme(), "the scheme does not fit the host: %v", m)
+			}
 		case *rmqpb.MessageQueue:
 			require.NotZero(t, m.GetPermission())
 			require.NotEmpty(t, m.GetAcceptMessageTypes())
@@ -389,11 +390,6 @@ func requireServing(t *testing.T, s *testServer, conn *grpc.ClientConn) {
 		}
 	}
 	require.True(t, last)
-}
-
-// wireEndpoints returns the endpoints that an address should be told as.
-func wireEndpoints(a *rmqpb.Address) (*rmqpb.Endpoints, error) {
-	return dialled(&rmqpb.Endpoints{Addresses: []*rmqpb.Address{a}}), nil
 }
 
 func TestMalformedTelemetryIsRefusedByNameOrAnswered(t *testing.T) {

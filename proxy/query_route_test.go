@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
+	"github.com/perigee-mq/perigee/proxy/wire"
 	"github.com/perigee-mq/perigee/router"
 )
 
@@ -50,6 +52,60 @@ func TestRouteNamesTheEndpointsThatTheClientDialled(t *testing.T) {
 		require.Len(t, res.GetMessageQueues(), 2, name)
 		for _, q := range res.GetMessageQueues() {
 			require.True(t, proto.Equal(c.want, q.GetBroker().GetEndpoints()), "%s: %v", name, q)
+		}
+	}
+}
+
+// A client that has a list of servers must not be led to one that is down: the one that
+// answers comes first.
+func TestRouteOfAClientWithAListBeginsWithTheServerThatAnswers(t *testing.T) {
+	s := newTestServer(t)
+	s.topic(t, "orders")
+	const v4, v6, name = rmqpb.AddressScheme_IPv4, rmqpb.AddressScheme_IPv6, rmqpb.AddressScheme_DOMAIN_NAME
+	list := func(scheme rmqpb.AddressScheme, hosts ...string) *rmqpb.Endpoints {
+		e := &rmqpb.Endpoints{Scheme: scheme}
+		for _, hostport := range hosts {
+			one, err := wire.EndpointsFor(hostport)
+			require.NoError(t, err)
+			e.Addresses = append(e.Addresses, one.GetAddresses()...)
+		}
+		return e
+	}
+	many := func(n int) *rmqpb.Endpoints {
+		e := &rmqpb.Endpoints{Scheme: v4}
+		for i := range n {
+			e.Addresses = append(e.Addresses, &rmqpb.Address{Host: "10.0.0.1", Port: int32(i + 1)})
+		}
+		return e
+	}
+	const here = "10.0.0.2:8081"
+	for _, c := range []struct {
+		what, language, local string
+		asked, want           *rmqpb.Endpoints
+	}{
+		{"the one it arrived at, and the others", "GO", here, list(v4, "10.0.0.1:8081", here, "10.0.0.3:8081"), list(v4, here, "10.0.0.1:8081", "10.0.0.3:8081")},
+		{"the same, for whoever takes one", "HTTP", here, list(v4, "10.0.0.1:8081", here), list(v4, here)},
+		{"the first one behind a balancer", "HTTP", here, list(v4, "192.0.2.1:9", "192.0.2.2:9"), list(v4, "192.0.2.1:9")},
+		{"all of them behind a balancer", "JAVA", here, list(v4, "192.0.2.1:9", "192.0.2.2:9"), list(v4, "192.0.2.1:9", "192.0.2.2:9")},
+		{"the only one with the port", "PYTHON", here, list(v4, "192.0.2.1:9", "192.0.2.2:8081"), list(v4, "192.0.2.2:8081")},
+		{"names, of which each client takes one", "GO", here, list(name, "a.example:9", "b.example:8081"), list(name, "b.example:8081")},
+		{"those of the scheme", "RUST", here, list(v4, "[2001:db8::1]:8081", here, "a.example:8081", "10.0.0.3:8081"), list(v4, here, "10.0.0.3:8081")},
+		{"IPv6", "CPP", "[2001:db8::2]:8081", list(v6, "[2001:db8::1]:8081", "[2001:db8::2]:8081"), list(v6, "[2001:db8::2]:8081", "[2001:db8::1]:8081")},
+		{"no address of the list is one", "GO", here, &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{}, {Host: "a b"}}}, list(v4, here)},
+		{"not too many", "GO", here, many(1000), many(maxDialled)},
+		{"not connected to any", "GO", "", list(v4, "10.0.0.1:1", "10.0.0.2:1"), list(v4, "10.0.0.1:1", "10.0.0.2:1")},
+	} {
+		ctx := as(t, "c", headerLanguage, c.language)
+		if c.local != "" {
+			ctx = peer.NewContext(ctx, &peer.Peer{
+				Addr: &net.TCPAddr{IP: net.IPv6loopback, Port: 5}, LocalAddr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.local)),
+			})
+		}
+		res, err := s.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: named("orders"), Endpoints: c.asked})
+		require.NoError(t, err)
+		require.NotEmpty(t, res.GetMessageQueues(), c.what)
+		for _, q := range res.GetMessageQueues() {
+			require.True(t, proto.Equal(c.want, q.GetBroker().GetEndpoints()), "%s: %v", c.what, q.GetBroker().GetEndpoints())
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (s *Server) mergeSettings(ctx context.Context, c client, sent *rmqpb.Settin
 	merged := proto.CloneOf(sent)
 	merged.Metric = &rmqpb.Metric{}
 	if merged.AccessPoint != nil {
-		merged.AccessPoint = dialled(merged.AccessPoint)
+		merged.AccessPoint = dialled(ctx, merged.AccessPoint)
 	}
 	if publishing := merged.GetPublishing(); publishing != nil {
 		publishing.MaxBodySize = int32(min(s.opts.MaxBodySize, math.MaxInt32))

@@ -14,6 +14,17 @@ func EmptyReceiveOK(l Language, autoRenew bool) bool {
 	return l == Go && autoRenew
 }
 
+// TakesAddresses reports whether a client can take endpoints with several addresses in a route,
+// and goes to another of them when one does not answer. C# goes to the first, and Node.js
+// makes a target of all that leads nowhere.
+func TakesAddresses(l Language) bool {
+	switch l {
+	case Java, Go, Rust, CPP:
+		return true
+	}
+	return false
+}
+
 // DropsCutOffReceive reports whether a client drops the messages of a receive that
 // ended with an error. The official SDKs hand out nothing before the end of the
 // call; another client may have begun with what it read.

@@ -14,6 +14,12 @@ func TestOnlyGoPushConsumersGetAnEmptyOK(t *testing.T) {
 	}
 }
 
+func TestOnlySomeSDKsTakeSeveralAddresses(t *testing.T) {
+	for l, want := range map[Language]bool{Java: true, Go: true, NodeJS: false, Python: false, Rust: true, DotNet: false, CPP: true, "PHP": false, "": false} {
+		require.Equal(t, want, TakesAddresses(l), l)
+	}
+}
+
 func TestOnlyOfficialSDKsAreKnownToDropACutOffReceive(t *testing.T) {
 	for l, want := range map[Language]bool{Java: true, Go: true, NodeJS: true, Python: true, Rust: true, DotNet: true, CPP: true, "PHP": false, "": false} {
 		require.Equal(t, want, DropsCutOffReceive(l), l)

@@ -98,6 +98,9 @@ func Attach(binary, endpoint string) *Server {
 // Endpoint returns the host:port for clients. It stays the same over restarts.
 func (s *Server) Endpoint() string { return s.endpoint }
 
+// Proxies returns the addresses of the proxies themselves; none where clients have one address.
+func (s *Server) Proxies() []string { return s.proxies }
+
 // Start starts again what has been killed, with the same ports and data, and returns
 // once it is ready.
 func (s *Server) Start(ctx context.Context) error { return s.StartTier(ctx, "") }
