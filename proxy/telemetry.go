@@ -221,8 +221,9 @@ func (t *telemetry) settings(ctx context.Context, settings *rmqpb.Settings) erro
 		return fmt.Errorf("settings: the %d bytes are not kept, because those of all clients have %d bytes at the most: %w",
 			proto.Size(settings), t.server.opts.SettingsMemory, mq.ErrBusy)
 	}
-	t.server.producers().set(current, t.client.resources(settings.GetPublishing().GetTopics()))
 	reply, sent := t.answer(ctx, settings)
+	// From here on it may be asked: questions come behind the settings.
+	t.server.producers().set(current, t.client.resources(settings.GetPublishing().GetTopics()))
 	if !sent && !t.unread {
 		t.unread = true // once for each stream: the client decides how often this happens
 		t.server.logger.WarnContext(ctx, "client does not read its telemetry", "client", mq.Shorten(t.client.ID))
