@@ -66,7 +66,8 @@ func (l *ledger) gotNothing(life int, g consumers, topic *mq.Topic, lites map[st
 		if key.group != g.ID || sn == nil || sn.topic != topic.ID || g.ordered(sn) || !g.wants(sn) || f.life != l.life {
 			continue
 		}
-		if !f.acked && f.open == 0 && f.under == 0 && !f.excused && f.loose.IsZero() && !f.due.IsZero() && f.due.Before(since) && f.attempt < l.limits[g.ID] {
+		// Of a delivery about when the group was moved it is not known which attempt it was.
+		if f.attempt > 0 && !f.acked && f.open == 0 && f.under == 0 && !f.excused && f.loose.IsZero() && !f.due.IsZero() && f.due.Before(since) && f.attempt < l.limits[g.ID] {
 			l.fault(&l.counts.stuck, "group %d waited and got nothing while %s was due again at %v", g.ID, key.id, f.due.Format(stamp))
 			return
 		}
