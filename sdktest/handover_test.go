@@ -27,7 +27,7 @@ func TestALongHandlerKeepsItsMessageWhileProxiesAreKilled(t *testing.T) {
 	startPushConsumer(t, s.Endpoint(), group, topic, everything, func(*rmq.MessageView) rmq.ConsumerResult {
 		handled.Add(1)
 		begun <- struct{}{}
-		time.Sleep(3 * slice) // a handler's work, in real time
+		<-time.After(3 * slice) // a handler's work, in real time
 		return rmq.SUCCESS
 	})
 	p := startProducer(t, s.Endpoint(), topic)
@@ -35,7 +35,7 @@ func TestALongHandlerKeepsItsMessageWhileProxiesAreKilled(t *testing.T) {
 	require.NoError(t, err)
 	<-begun
 	for range 2 {
-		time.Sleep(slice * 2 / 3) // it is known to have arrived
+		<-time.After(slice * 2 / 3) // it is known to have arrived
 		require.NoError(t, s.KillTier("proxy"))
 		require.NoError(t, s.StartTier(t.Context(), "proxy"))
 	}
