@@ -49,9 +49,13 @@ func (s *Server) reachable(ctx context.Context, asked *rmqpb.Endpoints) (*rmqpb.
 		"endpoints %q: must hold the host and port the client connects to", mq.Shorten(asked.String()))
 }
 
-// maxDialled is how many addresses of a client's list it is told at most: each queue of a route
-// has them.
-const maxDialled = 8
+// Bounds of a client's list of addresses.
+const (
+	// maxAsked is how many are looked at.
+	maxAsked = 64
+	// maxDialled is how many the client is told: each queue of a route has them.
+	maxDialled = 8
+)
 
 // dialled returns where the client of ctx can reach this server by what it says it dialled, or
 // nil when that is no address. Of several, some may lead to servers that are down: the one
@@ -60,10 +64,8 @@ const maxDialled = 8
 // host: not every client sets the right one.
 func dialled(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Endpoints {
 	var all []*rmqpb.Endpoints
-	for _, a := range asked.GetAddresses() {
-		if len(all) == maxDialled {
-			break
-		}
+	list := asked.GetAddresses()
+	for _, a := range list[:min(len(list), maxAsked)] {
 		if e := dialledAddress(a); e != nil {
 			all = append(all, e)
 		}
@@ -83,7 +85,7 @@ func dialled(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Endpoints {
 		return e
 	}
 	for _, other := range all[1:] {
-		if other.GetScheme() == e.GetScheme() {
+		if other.GetScheme() == e.GetScheme() && len(e.GetAddresses()) < maxDialled {
 			e.Addresses = append(e.Addresses, other.GetAddresses()...)
 		}
 	}

@@ -93,6 +93,7 @@ func TestRouteOfAClientWithAListBeginsWithTheServerThatAnswers(t *testing.T) {
 		{"IPv6", "CPP", "[2001:db8::2]:8081", list(v6, "[2001:db8::1]:8081", "[2001:db8::2]:8081"), list(v6, "[2001:db8::2]:8081", "[2001:db8::1]:8081")},
 		{"no address of the list is one", "GO", here, &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{}, {Host: "a b"}}}, list(v4, here)},
 		{"not too many", "GO", here, many(1000), many(maxDialled)},
+		{"the one it arrived at, behind many", "HTTP", "10.0.0.1:40", many(1000), list(v4, "10.0.0.1:40")},
 		{"not connected to any", "GO", "", list(v4, "10.0.0.1:1", "10.0.0.2:1"), list(v4, "10.0.0.1:1", "10.0.0.2:1")},
 	} {
 		ctx := as(t, "c", headerLanguage, c.language)
