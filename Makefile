@@ -26,6 +26,8 @@ KILLS    ?= 20
 HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
+# How many bare connections it makes after that.
+CONNECTS ?= 1000000
 # Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
 # own; to netns for three routers, three store nodes and two proxies with a host for each.
 TIERS    ?=
@@ -136,8 +138,8 @@ torture: build ## Simulate HISTORIES with faults, fail and damage everything, ki
 planted: ## Break the rules one at a time and see that the checkers find each (SHORT=1 for a few, ARGS="-v -run NAME").
 	$(GO) run ./internal/torture/planted $(if $(SHORT),-short) $(ARGS)
 
-churn: build ## Let clients come and go for CHURN rounds and check what the process keeps of them.
-	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) $(GO) test ./internal/crashtest -v -run ComeAndGo -count=1 -timeout 60m
+churn: build ## Let clients come and go for CHURN rounds, and CONNECTS bare connections, and check what the process keeps of them.
+	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) PERIGEE_CONNECTS=$(CONNECTS) $(GO) test ./internal/crashtest -v -run 'LeaveTheProcessAsItWas' -count=1 -timeout 60m
 
 scale: build ## Measure backlogs, leases, waiting receives, topics and memory at size (minutes, 4 GB of disk; ARGS="-run NAME").
 	CGO_ENABLED=0 PERIGEE_BIN=$(BIN) PERIGEE_SCALE=full $(GO) test ./internal/scaletest -v -count=1 -timeout 30m $(ARGS)

@@ -141,6 +141,34 @@ func (s absentStore) Backlogs(ctx context.Context, shard string, group mq.GroupI
 	return s.Store.Backlogs(ctx, shard, group)
 }
 
+func (s absentStore) Positions(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) ([]mq.Position, error) {
+	if err := s.away(shard); err != nil {
+		return nil, err
+	}
+	return s.Store.Positions(ctx, shard, topic, group)
+}
+
+func (s absentStore) TimersOf(ctx context.Context, shard string, id mq.TopicID) (int64, error) {
+	if err := s.away(shard); err != nil {
+		return 0, err
+	}
+	return s.Store.TimersOf(ctx, shard, id)
+}
+
+func (s absentStore) Timers(ctx context.Context, shard string, q mq.PendingQuery) ([]mq.PendingMessage, mq.PendingMark, error) {
+	if err := s.away(shard); err != nil {
+		return nil, mq.PendingMark{}, err
+	}
+	return s.Store.Timers(ctx, shard, q)
+}
+
+func (s absentStore) Transactions(ctx context.Context, shard string, q mq.PendingQuery, stage mq.HalfStage) ([]mq.PendingMessage, mq.PendingMark, error) {
+	if err := s.away(shard); err != nil {
+		return nil, mq.PendingMark{}, err
+	}
+	return s.Store.Transactions(ctx, shard, q, stage)
+}
+
 func (s absentStore) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
 	if err := s.away(shard); err != nil {
 		return nil, err

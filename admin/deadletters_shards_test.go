@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	adminpb "github.com/perigee-mq/perigee/gen/perigee/admin/v1"
 )
@@ -65,6 +66,30 @@ func TestAShardThatIsAwayIsNamedAndHidesNoOther(t *testing.T) {
 	for _, q := range topic.GetQueues() {
 		require.Equal(t, "s2", q.GetShard())
 	}
+	group, err := f.GetGroup(ctx, &adminpb.GetGroupRequest{Name: "g"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"s1"}, group.GetUnreachableShards())
+	require.Equal(t, "orders", group.GetTopics()[0].GetName())
+	for _, topic := range []string{"", "orders"} {
+		places, err := f.ListPositions(ctx, &adminpb.ListPositionsRequest{Group: "g", Topic: topic})
+		require.NoError(t, err)
+		require.Equal(t, []string{"s1"}, places.GetUnreachableShards())
+		require.Len(t, places.GetTopics(), 1)
+		for _, q := range places.GetTopics()[0].GetQueues() {
+			require.Equal(t, "s2", q.GetShard())
+		}
+	}
+	timers, err := f.ListTimers(ctx, &adminpb.ListTimersRequest{Topic: "orders"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"s1"}, timers.GetUnreachableShards())
+	require.Empty(t, timers.GetNextPageToken())
+	halves, err := f.ListTransactions(ctx, &adminpb.ListTransactionsRequest{Topic: "orders"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"s1"}, halves.GetUnreachableShards())
+	require.Empty(t, halves.GetNextPageToken())
+	// What changes positions does so wholly or not at all.
+	_, err = f.ResetOffset(ctx, &adminpb.ResetOffsetRequest{Group: "g", Topic: "orders", Target: &adminpb.ResetOffsetRequest_End_{End: adminpb.ResetOffsetRequest_END_EARLIEST}})
+	requireCode(t, codes.Unavailable, err, "nobody serves shard s1")
 
 	// Some of them had their turn for a queue on the shard that is away: they stay.
 	sent := int64(0)

@@ -38,7 +38,8 @@ func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*a
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	topics, err := s.progress(ctx, g)
+	missing := absent{}
+	topics, err := s.progress(ctx, g, missing)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
@@ -46,7 +47,7 @@ func (s *Server) GetGroup(ctx context.Context, req *adminpb.GetGroupRequest) (*a
 	if g.Broadcast {
 		p.Instances = s.instances(ctx, g)
 	}
-	return &adminpb.GetGroupResponse{Group: p, Topics: topics}, nil
+	return &adminpb.GetGroupResponse{Group: p, Topics: topics, UnreachableShards: missing.names()}, nil
 }
 
 // instances counts those of a broadcast group.
@@ -59,9 +60,9 @@ func (s *Server) instances(ctx context.Context, g *mq.Group) (n int32) {
 	return n
 }
 
-// progress sums the group's backlogs over all shards. Topics that were deleted
-// meanwhile are left out.
-func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTopic, error) {
+// progress sums the group's backlogs over all shards that can be asked. Topics that were
+// deleted meanwhile are left out.
+func (s *Server) progress(ctx context.Context, g *mq.Group, missing absent) ([]*adminpb.GroupTopic, error) {
 	type progress struct {
 		*adminpb.GroupTopic
 		lite bool
@@ -70,6 +71,9 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 	var list []*adminpb.GroupTopic
 	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
+		if missing.note(shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +92,7 @@ func (s *Server) progress(ctx context.Context, g *mq.Group) ([]*adminpb.GroupTop
 				list = append(list, p.GroupTopic)
 			}
 			if p.lite {
-				if err := s.addLites(ctx, shard, g.ID, b.Topic, p.GroupTopic); err != nil {
+				if err := s.addLites(ctx, shard, g.ID, b.Topic, p.GroupTopic); err != nil && !missing.note(shard, err) {
 					return nil, err
 				}
 			}

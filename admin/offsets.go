@@ -20,14 +20,15 @@ func (s *Server) ListPositions(ctx context.Context, req *adminpb.ListPositionsRe
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	topics, err := s.placesOf(ctx, g, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()})
+	missing := absent{}
+	topics, err := s.placesOf(ctx, g, mq.Resource{Namespace: req.GetNamespace(), Name: req.GetTopic()}, missing)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
 	resp := &adminpb.ListPositionsResponse{}
 	for _, t := range topics {
 		of := &adminpb.TopicPositions{Namespace: t.Namespace, Topic: t.Name}
-		places, err := s.positions(ctx, t, g)
+		places, err := s.positions(ctx, t, g, missing)
 		if err != nil {
 			return nil, s.refusal(ctx, err)
 		}
@@ -36,12 +37,13 @@ func (s *Server) ListPositions(ctx context.Context, req *adminpb.ListPositionsRe
 		}
 		resp.Topics = append(resp.Topics, of)
 	}
+	resp.UnreachableShards = missing.names()
 	return resp, nil
 }
 
-// placesOf returns the topics that the group has a place in, ordered by name; or the one
-// that is named, whether it has or not.
-func (s *Server) placesOf(ctx context.Context, g *mq.Group, name mq.Resource) ([]*mq.Topic, error) {
+// placesOf returns the topics that the group has a place in on a shard that can be asked,
+// ordered by name; or the one that is named, whether it has or not.
+func (s *Server) placesOf(ctx context.Context, g *mq.Group, name mq.Resource, missing absent) ([]*mq.Topic, error) {
 	if name.Name != "" {
 		t, err := s.router.Topic(ctx, name)
 		return []*mq.Topic{t}, err
@@ -50,6 +52,9 @@ func (s *Server) placesOf(ctx context.Context, g *mq.Group, name mq.Resource) ([
 	var topics []*mq.Topic
 	for _, shard := range s.shards() {
 		backlogs, err := s.store.Backlogs(ctx, shard, g.ID)
+		if missing.note(shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -92,11 +97,15 @@ func (p place) proto() *adminpb.QueuePosition {
 }
 
 // positions returns where the group is in the queues of the topic, ordered by shard and
-// number.
-func (s *Server) positions(ctx context.Context, t *mq.Topic, g *mq.Group) ([]place, error) {
+// number. Shards that cannot be asked are noted and left out; without missing they are an
+// error.
+func (s *Server) positions(ctx context.Context, t *mq.Topic, g *mq.Group, missing absent) ([]place, error) {
 	var places []place
 	for _, on := range t.Shards {
 		list, err := s.store.Positions(ctx, on.Shard, t.ID, g.ID)
+		if missing != nil && missing.note(on.Shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -137,7 +146,7 @@ func (s *Server) resetOffset(ctx context.Context, req *adminpb.ResetOffsetReques
 	if t.Type == mq.TopicLite {
 		return nil, invalid("topic", t.Resource.String(), "is of type LITE, with offsets in each of its lite topics: clients set them with the offset option of SyncLiteSubscription")
 	}
-	places, err := s.positions(ctx, t, g)
+	places, err := s.positions(ctx, t, g, nil)
 	if err != nil {
 		return nil, err
 	}

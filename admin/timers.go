@@ -39,18 +39,26 @@ func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest)
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.ListTimersResponse{}
+	resp, missing := &adminpb.ListTimersResponse{}, absent{}
 	for _, sq := range t.Shards {
 		pending, err := s.store.TimersOf(ctx, sq.Shard, t.ID)
+		if missing.note(sq.Shard, err) {
+			continue
+		}
 		if err != nil {
 			return nil, s.refusal(ctx, err)
 		}
 		resp.Pending += pending
 	}
 	for at.shard < len(t.Shards) && len(resp.Timers) < most {
-		list, next, err := s.store.Timers(ctx, t.Shards[at.shard].Shard, mq.PendingQuery{
+		shard := t.Shards[at.shard].Shard
+		list, next, err := s.store.Timers(ctx, shard, mq.PendingQuery{
 			Topic: t.ID, From: at.mark, Max: most - len(resp.Timers), MessageID: req.GetMessageId(),
 		})
+		if missing.note(shard, err) {
+			at = page{shard: at.shard + 1}
+			continue
+		}
 		if err != nil {
 			return nil, s.refusal(ctx, err)
 		}
@@ -66,6 +74,7 @@ func (s *Server) ListTimers(ctx context.Context, req *adminpb.ListTimersRequest)
 	if at.shard < len(t.Shards) {
 		resp.NextPageToken = at.encode()
 	}
+	resp.UnreachableShards = missing.names()
 	return resp, nil
 }
 

@@ -49,7 +49,7 @@ func (s *Server) ListTransactions(ctx context.Context, req *adminpb.ListTransact
 	if err != nil {
 		return nil, s.refusal(ctx, err)
 	}
-	resp := &adminpb.ListTransactionsResponse{}
+	resp, missing := &adminpb.ListTransactionsResponse{}, absent{}
 	for looked := 0; ; looked++ {
 		t := at.enter(topics, req.GetStage())
 		if t == nil {
@@ -59,9 +59,15 @@ func (s *Server) ListTransactions(ctx context.Context, req *adminpb.ListTransact
 			resp.NextPageToken = at.encode() // one search is enough for one call
 			return resp, nil
 		}
-		list, next, err := s.store.Transactions(ctx, t.Shards[at.shard].Shard, mq.PendingQuery{
+		shard := t.Shards[at.shard].Shard
+		list, next, err := s.store.Transactions(ctx, shard, mq.PendingQuery{
 			Topic: t.ID, From: at.mark, Max: most - len(resp.Transactions), MessageID: req.GetMessageId(),
 		}, at.stage)
+		if missing.note(shard, err) {
+			resp.UnreachableShards = missing.names()
+			at.shard, at.mark = at.shard+1, mq.PendingMark{}
+			continue
+		}
 		if err != nil {
 			return nil, s.refusal(ctx, err)
 		}

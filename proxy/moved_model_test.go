@@ -389,7 +389,8 @@ func (m *move) receive() {
 		return // it has not heard of it
 	}
 	r := receive{Receive: mq.Receive{Topic: topic, Group: group, Max: 1 + m.rng.IntN(4), Invisible: 30 * time.Second}, shard: pick(m.rng, topic.Shards).Shard}
-	got, err := p.server.receiveInOrder(m.t.Context(), r)
+	r.Wait = time.Duration(m.rng.IntN(2)) * 250 * time.Millisecond
+	got, err := p.server.fromShards(m.t.Context(), r)
 	if err != nil {
 		m.say("%s receives from %s by version %d: %v", g, r.shard, topic.Placed, err)
 		return

@@ -203,7 +203,7 @@ func (s *Server) receive(ctx context.Context, c client, r receive, memory *share
 	poll, cancel := s.streams.untilDrained(inTime)
 	defer cancel()
 	s.beginOnAll(poll, r)
-	got, err := s.receiveInOrder(poll, r)
+	got, err := s.fromShards(poll, r)
 	if err != nil && poll.Err() != nil && inTime.Err() == nil {
 		return nil, nil // draining: the poll ends early, and empty
 	}

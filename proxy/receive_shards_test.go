@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	rmqpb "github.com/perigee-mq/perigee/gen/apache/rocketmq/v2"
 	"github.com/perigee-mq/perigee/mq"
@@ -26,6 +28,9 @@ func (s *testServer) onShard(t testing.TB, shard, topic string, ids ...string) {
 	require.NoError(t, err)
 	for _, id := range ids {
 		m := wire.FromProto(message(topic, id, "x"), wire.Arrival{})
+		if tp.Type == mq.TopicFIFO {
+			m.Type, m.Group = mq.FIFO, "a message group"
+		}
 		_, err := s.nodes.Append(t.Context(), shard, tp, 0, []*mq.Message{m})
 		require.NoError(t, err)
 	}
@@ -117,13 +122,99 @@ func TestWhoAsksEachShardByItselfIsAnsweredByItAlone(t *testing.T) {
 		s.group(t, "ordered", router.GroupSpec{FIFO: true})
 		s.onShard(t, "b", "t", "m")
 		c, ordered := s.consumer("t", "g"), s.consumer("t", "ordered")
+		again := ordered.simple(1, time.Minute, 20*time.Second)
+		again.AttemptId = proto.String("an attempt")
 		for name, a := range map[string]*answer{
-			"a push consumer":  c.receive(t, at("a", c.push(1, 20*time.Second))),
-			"one without wait": c.receive(t, at("a", c.simple(1, time.Minute, 0))),
-			"a FIFO group":     ordered.receive(t, at("a", ordered.simple(1, time.Minute, 20*time.Second))),
+			"a push consumer":                   c.receive(t, at("a", c.push(1, 20*time.Second))),
+			"a push consumer of a FIFO group":   ordered.receive(t, at("a", ordered.push(1, 20*time.Second))),
+			"one without wait":                  c.receive(t, at("a", c.simple(1, time.Minute, 0))),
+			"an attempt that may be repeated":   ordered.receive(t, at("a", again)),
+			"a FIFO group that does not wait":   ordered.receive(t, at("a", ordered.simple(1, time.Minute, 0))),
 		} {
 			require.Empty(t, a.messages, name)
 		}
+	})
+}
+
+// TestAFIFOGroupThatWaitsAtAnEmptyShardIsGivenWhatOthersHave: a backlog at once, and what
+// comes while it waits soon; in order, and nothing twice.
+func TestAFIFOGroupThatWaitsAtAnEmptyShardIsGivenWhatOthersHave(t *testing.T) {
+	for _, typ := range []mq.TopicType{mq.TopicNormal, mq.TopicFIFO} {
+		t.Run(fmt.Sprint(typ), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestServer(t, onShards)
+				s.topic(t, "t", router.TopicSpec{Type: typ})
+				s.group(t, "g", router.GroupSpec{FIFO: true})
+				c := s.consumer("t", "g")
+				for i := range 40 {
+					s.onShard(t, "b", "t", fmt.Sprint(i))
+				}
+				start := time.Now()
+				var seen []string
+				for i := range 40 {
+					a := c.receive(t, at([]string{"a", "c"}[i%2], c.simple(1, time.Minute, 20*time.Second)))
+					require.Equal(t, []int32{1}, a.attempts())
+					seen = append(seen, a.ids()...)
+					c.acked(t, a.handle(0))
+				}
+				for i, id := range seen {
+					require.Equal(t, fmt.Sprint(i), id)
+				}
+				require.Zero(t, time.Since(start), "nobody has waited")
+
+				for _, shard := range []string{"a", "b", "c"} {
+					got := make(chan *answer, 1)
+					start := time.Now()
+					go func() { got <- c.receive(t, at("a", c.simple(10, time.Minute, 20*time.Second))) }()
+					time.Sleep(5 * time.Second)
+					s.onShard(t, shard, "t", "to "+shard)
+					a := <-got
+					require.Equal(t, []string{"to " + shard}, a.ids())
+					require.LessOrEqual(t, time.Since(start), 5*time.Second+maxTurn)
+					c.acked(t, a.handle(0))
+				}
+
+				start = time.Now()
+				require.Empty(t, c.receive(t, at("a", c.simple(10, time.Minute, 20*time.Second))).messages)
+				require.Equal(t, 20*time.Second, time.Since(start))
+			})
+		})
+	}
+}
+
+// A muteStore is one of which a shard does not answer to receives.
+type muteStore struct {
+	Store
+	silent string
+	asked  atomic.Int32
+}
+
+func (s *muteStore) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
+	if shard == s.silent {
+		s.asked.Add(1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.Store.Receive(ctx, shard, r)
+}
+
+func TestAShardThatDoesNotAnswerHoldsUpNoFIFOGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTestServer(t, onShards)
+		silent := &muteStore{Store: s.Server.store, silent: "b"}
+		s.Server.store = silent
+		s.topic(t, "t")
+		s.group(t, "g", router.GroupSpec{FIFO: true})
+		c := s.consumer("t", "g")
+		start := time.Now()
+		got := make(chan *answer, 1)
+		go func() { got <- c.receive(t, at("a", c.simple(1, time.Minute, 20*time.Second))) }()
+		time.Sleep(10 * time.Second)
+		s.onShard(t, "c", "t", "m")
+		a := <-got
+		require.Equal(t, []string{"m"}, a.ids())
+		require.LessOrEqual(t, time.Since(start), 10*time.Second+maxTurn)
+		require.EqualValues(t, 1, silent.asked.Load(), "it is asked once")
 	})
 }
 

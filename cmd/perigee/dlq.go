@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,6 +56,11 @@ func (a *app) dlqList() *cobra.Command {
 			})
 		},
 	}
+}
+
+// both returns the shards that are missing in one of two answers, in order.
+func both(a, b []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
 }
 
 // unasked says that shards are missing in an answer, or is nil.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -194,7 +195,7 @@ func (a *app) groupDescribe() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				queues, err := listPositions(ctx, conn, &adminpb.ListPositionsRequest{Namespace: a.endpoint.namespace, Group: args[0]})
+				queues, missing, err := listPositions(ctx, conn, &adminpb.ListPositionsRequest{Namespace: a.endpoint.namespace, Group: args[0]})
 				if err != nil {
 					return err
 				}
@@ -209,11 +210,13 @@ func (a *app) groupDescribe() *cobra.Command {
 					}
 					topics = append(topics, p)
 				}
-				return a.print(struct {
-					Group  groupView      `json:"group"`
-					Topics []progressView `json:"topics"`
-					Queues []positionView `json:"queues"`
-				}{v, topics, queues}, func(w io.Writer) {
+				missing = both(missing, resp.GetUnreachableShards())
+				err = a.print(struct {
+					Group   groupView      `json:"group"`
+					Topics  []progressView `json:"topics"`
+					Queues  []positionView `json:"queues"`
+					Missing []string       `json:"unreachable_shards,omitempty"`
+				}{v, topics, queues, missing}, func(w io.Writer) {
 					v.describe(w)
 					table(w, "TOPIC READY IN-FLIGHT BLOCKED USED-UP", topics, func(t progressView) []any {
 						return []any{mq.Resource{Namespace: t.Namespace, Name: t.Topic}, t.Ready, t.InFlight, t.Blocked, t.UsedUp}
@@ -225,6 +228,7 @@ func (a *app) groupDescribe() *cobra.Command {
 					}
 					positionTable(w, queues)
 				})
+				return errors.Join(err, unasked(missing))
 			})
 		},
 	}

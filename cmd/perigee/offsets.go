@@ -59,19 +59,19 @@ func positionTable(w io.Writer, list []positionView) {
 	})
 }
 
-// listPositions returns how far a group is with each queue.
-func listPositions(ctx context.Context, conn *client.Conn, req *adminpb.ListPositionsRequest) ([]positionView, error) {
+// listPositions returns how far a group is with each queue, and the shards that are missing.
+func listPositions(ctx context.Context, conn *client.Conn, req *adminpb.ListPositionsRequest) (views []positionView, missing []string, err error) {
 	resp, err := call(ctx, method(adminpb.NewOffsetServiceClient(conn).ListPositions), req)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	views := []positionView{}
+	views = []positionView{}
 	for _, t := range resp.GetTopics() {
 		for _, p := range t.GetQueues() {
 			views = append(views, viewPosition(t.GetNamespace(), t.GetTopic(), p))
 		}
 	}
-	return views, nil
+	return views, resp.GetUnreachableShards(), nil
 }
 
 // resetView is how a reset of one queue is printed.

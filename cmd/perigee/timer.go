@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -69,7 +70,7 @@ func (a *app) timerList() *cobra.Command {
 					return a.countTimers(ctx, timers, req)
 				}
 				views := []timerView{}
-				err := eachTimer(ctx, timers, req, func(t *adminpb.Timer) bool {
+				missing, err := eachTimer(ctx, timers, req, func(t *adminpb.Timer) bool {
 					if key == "" || slices.Contains(t.GetKeys(), key) {
 						views = append(views, viewTimer(args[0], t))
 					}
@@ -78,9 +79,10 @@ func (a *app) timerList() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printAll(a, views, "ID MESSAGE DELIVER_AT QUEUE TAG KEYS SIZE", func(v timerView) []any {
+				err = printAll(a, views, "ID MESSAGE DELIVER_AT QUEUE TAG KEYS SIZE", func(v timerView) []any {
 					return []any{v.ID, v.MessageID, v.DeliverAt, v.Queue, v.Tag, strings.Join(v.Keys, " "), v.Size}
 				})
+				return errors.Join(err, unasked(missing))
 			})
 		},
 	}
@@ -104,16 +106,20 @@ func (a *app) countTimers(ctx context.Context, timers adminpb.TimerServiceClient
 		return err
 	}
 	v := timerCountView{req.GetTopic(), resp.GetPending()}
-	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "topic %s: %s pending\n", v.Topic, messages(v.Pending)) })
+	err = a.print(v, func(w io.Writer) { fmt.Fprintf(w, "topic %s: %s pending\n", v.Topic, messages(v.Pending)) })
+	return errors.Join(err, unasked(resp.GetUnreachableShards()))
 }
 
-// eachTimer calls fn for the messages asked for, page by page, until it returns false.
-func eachTimer(ctx context.Context, timers adminpb.TimerServiceClient, req *adminpb.ListTimersRequest, fn func(*adminpb.Timer) bool) error {
-	return eachPage(func(token string) (next string, enough bool, err error) {
+// eachTimer calls fn for the messages asked for, page by page, until it returns false. It
+// returns the shards that were missing in one of the pages.
+func eachTimer(ctx context.Context, timers adminpb.TimerServiceClient, req *adminpb.ListTimersRequest, fn func(*adminpb.Timer) bool) (missing []string, err error) {
+	err = eachPage(func(token string) (next string, enough bool, err error) {
 		req.PageToken = token
 		resp, err := call(ctx, method(timers.ListTimers), req)
+		missing = both(missing, resp.GetUnreachableShards())
 		return resp.GetNextPageToken(), slices.ContainsFunc(resp.GetTimers(), func(t *adminpb.Timer) bool { return !fn(t) }), err
 	})
+	return missing, err
 }
 
 // printTimerChanges prints what became of each message, and fails when one was not changed.

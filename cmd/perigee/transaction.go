@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -85,7 +86,7 @@ func (a *app) transactionList() *cobra.Command {
 				return usagef("stage %q: must be waiting, last-asked or given-up", stage)
 			}
 			return a.withTransactions(cmd, func(ctx context.Context, transactions adminpb.TransactionServiceClient) error {
-				views := []transactionView{}
+				views, missing := []transactionView{}, []string(nil)
 				err := eachPage(func(token string) (next string, enough bool, err error) {
 					req.PageToken = token
 					resp, err := call(ctx, method(transactions.ListTransactions), req)
@@ -94,18 +95,20 @@ func (a *app) transactionList() *cobra.Command {
 							views = append(views, viewTransaction(t))
 						}
 					}
+					missing = both(missing, resp.GetUnreachableShards())
 					return resp.GetNextPageToken(), most > 0 && len(views) >= most, err
 				})
 				if err != nil {
 					return err
 				}
-				return printAll(a, views, "ID MESSAGE TOPIC STAGE CHECKS NEXT_CHECK STORED PRODUCER SIZE", func(v transactionView) []any {
+				err = printAll(a, views, "ID MESSAGE TOPIC STAGE CHECKS NEXT_CHECK STORED PRODUCER SIZE", func(v transactionView) []any {
 					next := v.NextCheck
 					if next == "" {
 						next = "never"
 					}
 					return []any{v.ID, v.MessageID, v.Topic, v.Stage, v.Checks, next, v.StoredAt, v.BornHost, v.Size}
 				})
+				return errors.Join(err, unasked(missing))
 			})
 		},
 	}

@@ -32,6 +32,7 @@ func binary(t *testing.T) string {
 // A process is one life of a server.
 type process struct {
 	t       *testing.T
+	bin     string
 	cmd     *exec.Cmd
 	address string
 	http    string
@@ -42,11 +43,17 @@ type process struct {
 // until it serves.
 func start(t *testing.T, bin, dir string, args, env []string) *process {
 	t.Helper()
-	p := &process{t: t}
-	p.cmd = exec.Command(bin, append([]string{
+	return startAs(t, exec.Command(bin), dir, args, env)
+}
+
+// startAs is start with a command that ends in the path of the server.
+func startAs(t *testing.T, cmd *exec.Cmd, dir string, args, env []string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, bin: cmd.Args[len(cmd.Args)-1]}
+	p.cmd.Args = append(append(p.cmd.Args,
 		"standalone", "--json", "--data-dir", dir, "--tls-mode", "disabled", "--log-level", "warn",
 		"--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-	}, args...)...)
+	), args...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = os.Stderr
 	out, err := p.cmd.StdoutPipe()
@@ -117,7 +124,7 @@ func (p *process) gauge(name string) (sum float64) {
 // run runs a command of the binary against the server.
 func (p *process) run(args ...string) {
 	p.t.Helper()
-	cmd := exec.Command(p.cmd.Path, append(args, "--endpoint", p.address)...)
+	cmd := exec.Command(p.bin, append(args, "--endpoint", p.address)...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(p.t, err, "%s: %s", strings.Join(args, " "), out)
 }

@@ -1892,9 +1892,11 @@ type GetGroupResponse struct {
 	// The group.
 	Group *Group `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// Its progress, ordered by topic.
-	Topics        []*GroupTopic `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Topics []*GroupTopic `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Shards that could not be asked. What waits on them is not counted.
+	UnreachableShards []string `protobuf:"bytes,3,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetGroupResponse) Reset() {
@@ -1937,6 +1939,13 @@ func (x *GetGroupResponse) GetGroup() *Group {
 func (x *GetGroupResponse) GetTopics() []*GroupTopic {
 	if x != nil {
 		return x.Topics
+	}
+	return nil
+}
+
+func (x *GetGroupResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
 	}
 	return nil
 }
@@ -2928,10 +2937,11 @@ const file_perigee_admin_v1_admin_proto_rawDesc = "" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"C\n" +
 	"\x0fGetGroupRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"w\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xa6\x01\n" +
 	"\x10GetGroupResponse\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.perigee.admin.v1.GroupR\x05group\x124\n" +
-	"\x06topics\x18\x02 \x03(\v2\x1c.perigee.admin.v1.GroupTopicR\x06topics\"1\n" +
+	"\x06topics\x18\x02 \x03(\v2\x1c.perigee.admin.v1.GroupTopicR\x06topics\x12-\n" +
+	"\x12unreachable_shards\x18\x03 \x03(\tR\x11unreachableShards\"1\n" +
 	"\x11ListGroupsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"E\n" +
 	"\x12ListGroupsResponse\x12/\n" +

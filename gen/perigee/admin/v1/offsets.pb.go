@@ -330,9 +330,12 @@ func (x *ListPositionsRequest) GetTopic() string {
 type ListPositionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The topics, ordered by namespace and name.
-	Topics        []*TopicPositions `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Topics []*TopicPositions `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Shards that could not be asked. Their queues are missing, and topics that the group has a
+	// place in only there.
+	UnreachableShards []string `protobuf:"bytes,2,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ListPositionsResponse) Reset() {
@@ -368,6 +371,13 @@ func (*ListPositionsResponse) Descriptor() ([]byte, []int) {
 func (x *ListPositionsResponse) GetTopics() []*TopicPositions {
 	if x != nil {
 		return x.Topics
+	}
+	return nil
+}
+
+func (x *ListPositionsResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
 	}
 	return nil
 }
@@ -656,9 +666,10 @@ const file_perigee_admin_v1_offsets_proto_rawDesc = "" +
 	"\x14ListPositionsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\"Q\n" +
+	"\x05topic\x18\x03 \x01(\tR\x05topic\"\x80\x01\n" +
 	"\x15ListPositionsResponse\x128\n" +
-	"\x06topics\x18\x01 \x03(\v2 .perigee.admin.v1.TopicPositionsR\x06topics\"\x84\x03\n" +
+	"\x06topics\x18\x01 \x03(\v2 .perigee.admin.v1.TopicPositionsR\x06topics\x12-\n" +
+	"\x12unreachable_shards\x18\x02 \x03(\tR\x11unreachableShards\"\x84\x03\n" +
 	"\x12ResetOffsetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +

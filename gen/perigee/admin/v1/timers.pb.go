@@ -234,9 +234,11 @@ type ListTimersResponse struct {
 	// behind an answer without messages.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Delayed messages of the topic that wait now, on all shards.
-	Pending       int64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Pending int64 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Shards that could not be asked. What waits on them is neither listed nor counted.
+	UnreachableShards []string `protobuf:"bytes,4,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ListTimersResponse) Reset() {
@@ -288,6 +290,13 @@ func (x *ListTimersResponse) GetPending() int64 {
 		return x.Pending
 	}
 	return 0
+}
+
+func (x *ListTimersResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
+	}
+	return nil
 }
 
 // CancelTimersRequest names the messages.
@@ -609,11 +618,12 @@ const file_perigee_admin_v1_timers_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x05 \x01(\tR\tmessageId\"\x87\x01\n" +
+	"message_id\x18\x05 \x01(\tR\tmessageId\"\xb6\x01\n" +
 	"\x12ListTimersResponse\x12/\n" +
 	"\x06timers\x18\x01 \x03(\v2\x17.perigee.admin.v1.TimerR\x06timers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x18\n" +
-	"\apending\x18\x03 \x01(\x03R\apending\"[\n" +
+	"\apending\x18\x03 \x01(\x03R\apending\x12-\n" +
+	"\x12unreachable_shards\x18\x04 \x03(\tR\x11unreachableShards\"[\n" +
 	"\x13CancelTimersRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x10\n" +

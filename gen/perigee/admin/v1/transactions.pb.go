@@ -400,8 +400,10 @@ type ListTransactionsResponse struct {
 	// Where to go on; empty at the end. There may be more behind an answer without
 	// messages.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Shards of this page that could not be asked. What waits on them is not listed.
+	UnreachableShards []string `protobuf:"bytes,3,rep,name=unreachable_shards,json=unreachableShards,proto3" json:"unreachable_shards,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ListTransactionsResponse) Reset() {
@@ -446,6 +448,13 @@ func (x *ListTransactionsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListTransactionsResponse) GetUnreachableShards() []string {
+	if x != nil {
+		return x.UnreachableShards
+	}
+	return nil
 }
 
 // EndTransactionsRequest names half messages and what becomes of them.
@@ -635,10 +644,11 @@ const file_perigee_admin_v1_transactions_proto_rawDesc = "" +
 	"message_id\x18\x04 \x01(\tR\tmessageId\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x06 \x01(\tR\tpageToken\"\x85\x01\n" +
+	"page_token\x18\x06 \x01(\tR\tpageToken\"\xb4\x01\n" +
 	"\x18ListTransactionsResponse\x12A\n" +
 	"\ftransactions\x18\x01 \x03(\v2\x1d.perigee.admin.v1.TransactionR\ftransactions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"^\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12-\n" +
+	"\x12unreachable_shards\x18\x03 \x03(\tR\x11unreachableShards\"^\n" +
 	"\x16EndTransactionsRequest\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\tR\x03ids\x122\n" +
 	"\x03end\x18\x02 \x01(\x0e2 .perigee.admin.v1.TransactionEndR\x03end\"X\n" +
