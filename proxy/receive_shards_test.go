@@ -125,11 +125,11 @@ func TestWhoAsksEachShardByItselfIsAnsweredByItAlone(t *testing.T) {
 		again := ordered.simple(1, time.Minute, 20*time.Second)
 		again.AttemptId = proto.String("an attempt")
 		for name, a := range map[string]*answer{
-			"a push consumer":                   c.receive(t, at("a", c.push(1, 20*time.Second))),
-			"a push consumer of a FIFO group":   ordered.receive(t, at("a", ordered.push(1, 20*time.Second))),
-			"one without wait":                  c.receive(t, at("a", c.simple(1, time.Minute, 0))),
-			"an attempt that may be repeated":   ordered.receive(t, at("a", again)),
-			"a FIFO group that does not wait":   ordered.receive(t, at("a", ordered.simple(1, time.Minute, 0))),
+			"a push consumer":                 c.receive(t, at("a", c.push(1, 20*time.Second))),
+			"a push consumer of a FIFO group": ordered.receive(t, at("a", ordered.push(1, 20*time.Second))),
+			"one without wait":                c.receive(t, at("a", c.simple(1, time.Minute, 0))),
+			"an attempt that may be repeated": ordered.receive(t, at("a", again)),
+			"a FIFO group that does not wait": ordered.receive(t, at("a", ordered.simple(1, time.Minute, 0))),
 		} {
 			require.Empty(t, a.messages, name)
 		}

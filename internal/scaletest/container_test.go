@@ -163,7 +163,9 @@ func TestASmallContainerBearsASteadyLoad(t *testing.T) {
 	stop()
 	running.Wait()
 	require.NoError(t, err)
-	at := func(q float64) time.Duration { return time.Duration(received.Latency.ValueAtQuantile(q)).Round(10 * time.Microsecond) }
+	at := func(q float64) time.Duration {
+		return time.Duration(received.Latency.ValueAtQuantile(q)).Round(10 * time.Microsecond)
+	}
 	t.Logf("%v: %d sent, %d received, from the time a send was due to the consumer p50 %v, p99 %v, max %v", took.Round(time.Second),
 		sent.Messages, received.Messages, at(50), at(99), at(100))
 	t.Logf("timers: %d delivered, p50 %v, max %v after their time", len(pending.late), pending.late.at(0.5).Round(time.Millisecond), pending.late.at(1).Round(time.Millisecond))
