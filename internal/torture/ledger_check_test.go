@@ -144,6 +144,18 @@ func TestTheLedgerFindsEachKindOfFault(t *testing.T) {
 			b.ack("b", b.got("b", 1, 1))
 			b.ack("a", first)
 		}},
+		"acknowledged before a move that may be undone": {"", "a", func(b book) {
+			b.sent("a", mq.Normal, mq.Appended{})
+			b.ack("a", b.got("a", 0, 1))
+			time.Sleep(2 * flushInterval)
+			m := &move{drop: true}
+			b.beginMove(moveKey{1, 1, 0}, m)
+			b.endMove(0, moveKey{1, 1, 0}, m)
+			b.got("a", 0, 1) // perhaps from before
+			time.Sleep(flushInterval / 2)
+			b.got("a", 0, 2)
+			b.ends(true, time.Now())
+		}},
 		"not delivered after a move": {"neither delivered", "a", func(b book) {
 			b.sent("a", mq.Normal, mq.Appended{})
 			b.ack("a", b.got("a", 0, 1))

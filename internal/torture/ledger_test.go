@@ -484,7 +484,8 @@ func (l *ledger) deliver(g consumers, sn *sent, start, now time.Time, invisible 
 		return // nothing follows from it
 	}
 	if !f.loose.IsZero() {
-		*f = fate{at: f.at} // it is known again
+		// It is known again. Should the move be undone, what came before it holds.
+		*f = fate{at: f.at, born: f.born, under: f.under}
 	}
 	leased := now
 	if l.slow > 0 {

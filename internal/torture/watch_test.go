@@ -18,12 +18,16 @@ import (
 // one takes that comes to its end. PERIGEE_PATIENCE changes it.
 const longestBubble = time.Minute
 
+// longestIdle is how long, in real time, a bubble may use less than a second of a processor.
+const longestIdle = 5 * time.Minute
+
 // bubble runs fn in a bubble, as synctest.Test does. A bubble that does not come to its end
 // is something wrong: where stands in what is said of it, with what its goroutines do, and
 // the process ends, as nothing else ends a goroutine that goes round and round.
 //
 // It goes by the time that the process has had of its processors, which does not depend on
-// what else a machine has to do. Nobody waits in a bubble without using any: that ends it.
+// what else a machine has to do. One in which everybody waits for something that does not
+// end the bubble, as for a sync.Mutex, uses next to none, of which the looking is a part.
 func bubble(t *testing.T, where string, fn func(t *testing.T)) {
 	t.Helper()
 	patience := longestBubble
@@ -38,7 +42,11 @@ func bubble(t *testing.T, where string, fn func(t *testing.T)) {
 	go func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
-		for used(t) < end {
+		idle, since := used(t), time.Now()
+		for now := idle; now < end && time.Since(since) < longestIdle; now = used(t) {
+			if now > idle+time.Second {
+				idle, since = now, time.Now()
+			}
 			select {
 			case <-done:
 				return
@@ -51,7 +59,7 @@ func bubble(t *testing.T, where string, fn func(t *testing.T)) {
 		default:
 		}
 		_, _ = os.Stderr.Write(atWork())
-		panic(fmt.Sprintf("%s: it hangs: %v of a processor's time were not enough", where, patience))
+		panic(fmt.Sprintf("%s: it hangs: %v of a processor's time, or %v without any, were not enough", where, patience, longestIdle))
 	}()
 	synctest.Test(t, fn)
 }

@@ -125,7 +125,7 @@ type Log struct {
 	// sync is held during every sync of the active segment, and by a roll
 	// while it replaces it. Locked after write.
 	sync struct {
-		sync.Mutex
+		diskLock
 		// active is changed with write and sync both held, so either lock
 		// suffices to read it. All segments before it are durable.
 		active *segment

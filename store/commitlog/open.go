@@ -35,6 +35,7 @@ func Open(opts Options) (*Log, error) {
 	}
 	opts.Reach = max(opts.Reach, reach)
 	l := &Log{opts: opts}
+	l.sync.diskLock = make(diskLock, 1)
 	l.table.Store(&table{})
 	if opts.ZeroFill > 0 {
 		l.fill = newFiller(opts)

@@ -2,6 +2,14 @@ package commitlog
 
 import "fmt"
 
+// A diskLock is a lock that is held while the disk works, which may take long. Who waits for it
+// waits at a channel: in a testing/synctest bubble the time goes on meanwhile, as it does not
+// for a sync.Mutex. It is made with room for one.
+type diskLock chan struct{}
+
+func (l diskLock) Lock()   { l <- struct{}{} }
+func (l diskLock) Unlock() { <-l }
+
 // Sync makes everything durable that was appended before the call. Calls that
 // overlap share their work: whoever comes while a sync runs waits for it, and
 // then one sync serves all that waited.

@@ -213,12 +213,18 @@ func TestSegmentsGoWithTheLastMessageThatIsKeptInThem(t *testing.T) {
 }
 
 func TestMessageUnderDeliveryIsKeptPastItsAgeWithItsSegment(t *testing.T) {
+	for _, queue := range []mq.QueueID{0, 2} { // the others of the topic keep nothing
+		messageUnderDeliveryIsKept(t, queue)
+	}
+}
+
+func messageUnderDeliveryIsKept(t *testing.T, queue mq.QueueID) {
 	modes(t, func(t *testing.T, mode shard.FlushMode) {
 		fs := vfs.NewMem()
 		s := keeping(t, fs, mode, shard.Retention{Age: time.Hour})
 		defer func() { require.NoError(t, s.Close()) }()
-		topic, group := topicOf(1), groupOf(2)
-		send(t, s, topic, 0, message("a", ""), message("b", ""))
+		topic, group := topicOf(3), groupOf(2)
+		send(t, s, topic, queue, message("a", ""), message("b", ""))
 		require.Len(t, receive(t, s, mq.Receive{Topic: topic, Group: group, Max: 1, Invisible: 4 * time.Hour}), 1)
 		fill(t, s, numbered(2), 50)
 		time.Sleep(3 * time.Hour)
