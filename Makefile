@@ -26,7 +26,7 @@ KILLS    ?= 20
 HISTORIES ?= $(if $(SHORT),100,5000)
 # How often `make churn` lets 200 clients come and go.
 CHURN    ?= 100
-# How many bare connections it makes after that.
+# How many bare connections `make churn` makes after that.
 CONNECTS ?= 1000000
 # Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
 # own; to netns for three routers, three store nodes and two proxies with a host for each.

@@ -159,6 +159,7 @@ func (r *renewals) adopt(adopted []mq.Adopted) {
 		}
 		e := &renewal{lease: a.Lease, client: a.Client, group: group, arrived: true, limit: now - a.Age + r.server.opts.RenewLimit}
 		r.insertLocked(e)
+		r.adopted.Add(1)
 		due := now + r.ahead()
 		if e.limit <= now {
 			due = now

@@ -52,6 +52,7 @@ func TestALongHandlerKeepsItsMessagesWhenItsProxyEnds(t *testing.T) {
 				there.heartbeat(t)
 				there.quiet(t, 5*time.Minute)
 				require.Equal(t, 3, second.renewals.len(), "%s after %v", how, after)
+				require.EqualValues(t, 3, second.Stats().Adopted)
 				for i := range a.messages {
 					there.acked(t, a.handle(i))
 				}

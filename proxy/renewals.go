@@ -37,6 +37,7 @@ type renewals struct {
 	closed sync.Once
 
 	renewed atomic.Uint64 // leases, each time
+	adopted atomic.Uint64 // leases
 
 	mu struct { // guards the renewals too
 		sync.Mutex

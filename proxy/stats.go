@@ -6,6 +6,7 @@ type Stats struct {
 	Streams  int    // Telemetry calls under way
 	Renewing int    // leases that are kept alive
 	Renewed  uint64 // renewals that the store has carried out
+	Adopted  uint64 // leases that are renewed in place of another proxy
 	// Delivering is how many stored bytes of messages are on their way to consumers,
 	// DeliveriesRefused how many receives were refused because there were too many.
 	Delivering        int64
@@ -18,7 +19,7 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	return Stats{
 		Sessions: s.sessions.Len(), Streams: s.streams.len(),
-		Renewing: s.renewals.len(), Renewed: s.renewals.renewed.Load(),
+		Renewing: s.renewals.len(), Renewed: s.renewals.renewed.Load(), Adopted: s.renewals.adopted.Load(),
 		Delivering: s.deliveries.held.Load(), DeliveriesRefused: s.deliveries.refused.Load(),
 		Unordered: s.unordered.receives.Load(),
 	}

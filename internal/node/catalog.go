@@ -97,6 +97,10 @@ var proxyMetrics = []column[proxy.Stats]{
 		func(s proxy.Stats) float64 { return float64(s.Renewed) },
 	},
 	{
+		family{"perigee.leases.taken_over", counter, none, nil, "Leases that are renewed in place of another proxy, which was stopped or killed."},
+		func(s proxy.Stats) float64 { return float64(s.Adopted) },
+	},
+	{
 		family{"perigee.deliveries.memory", gauge, bytes, nil, "Bytes of messages that are on their way to consumers, as they are stored; delivery_memory is the bound."},
 		func(s proxy.Stats) float64 { return float64(s.Delivering) },
 	},

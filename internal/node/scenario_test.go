@@ -41,7 +41,7 @@ func TestEachMetricIsRightAtEachStep(t *testing.T) {
 			"perigee_ready": 0, "perigee_recovery_seconds": 0, "perigee_router_failed": 0, "perigee_router_degraded": 0, "perigee_shard_failed": 0,
 			"perigee_disk_total_bytes": 1000, "perigee_disk_used_bytes": 600, "perigee_disk_available_bytes": 350,
 			"perigee_connections": 0, "perigee_sessions": 0, "perigee_telemetry_streams": 0,
-			"perigee_leases_renewing": 0, "perigee_leases_renewed_total": 0, "perigee_receives_waiting": 0,
+			"perigee_leases_renewing": 0, "perigee_leases_renewed_total": 0, "perigee_leases_taken_over_total": 0, "perigee_receives_waiting": 0,
 			"perigee_messages_appended_total": 0, "perigee_messages_appended_bytes_total": 0,
 			"perigee_messages_delivered_total": 0, "perigee_messages_redelivered_total": 0,
 			"perigee_messages_acknowledged_total": 0, "perigee_acks_refused_total": 0, "perigee_leases_expired_total": 0,
