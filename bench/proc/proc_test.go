@@ -3,6 +3,8 @@ package proc
 import (
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +92,11 @@ func TestTheMachineIsDescribed(t *testing.T) {
 func TestClaimGivesBackWhatItClaims(t *testing.T) {
 	before, err := MemoryOf(os.Getpid())
 	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // VmHWM counts from now on
 	require.NoError(t, Claim(64<<20))
+	peak, err := strconv.ParseInt(strings.TrimSuffix(field("/proc/self/status", "VmHWM"), " kB"), 10, 64)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, peak<<10, before.Resident+48<<20, "it has used none")
 	after, err := MemoryOf(os.Getpid())
 	require.NoError(t, err)
 	require.Less(t, after.Resident-before.Resident, int64(32<<20))
