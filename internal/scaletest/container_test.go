@@ -2,6 +2,7 @@ package scaletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -229,7 +230,7 @@ func (p *pendingTimers) once(ctx context.Context) error {
 	ack := &rmqpb.AckMessageRequest{Group: named("timers"), Topic: named("timers")}
 	for {
 		resp, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
