@@ -76,7 +76,7 @@ func (m *Machine) unindex(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 	}
-	return m.del(m.key)
+	return m.delDue(m.key)
 }
 
 // put writes the record and its index key.
@@ -101,11 +101,15 @@ func (m *Machine) put(s *sub, ref keyspace.Ref, l keyspace.Lease) error {
 		if ref.Queue.IsLite() {
 			m.liteReady(ref)
 		}
+		if err := m.set(m.key, m.val); err != nil {
+			return err
+		}
+		return m.record(ref, l)
 	case keyspace.UsedUp:
 		m.key = keyspace.AppendUsedUpKey(m.key[:0], ref)
 		m.Effects.UsedUp = append(m.Effects.UsedUp, ref)
 	}
-	if err := m.set(m.key, m.val); err != nil {
+	if err := m.setDue(m.key, m.val); err != nil {
 		return err
 	}
 	return m.record(ref, l)
@@ -315,7 +319,7 @@ func (m *Machine) applyExpire(rec Record, res *Result) error {
 		if s == nil || g == nil || l.State != keyspace.Leased || l.When != times[i] {
 			// The topic or group was deleted under the lease.
 			m.key = keyspace.AppendDueKey(m.key[:0], times[i], ref)
-			if err := m.del(m.key); err != nil {
+			if err := m.delDue(m.key); err != nil {
 				return err
 			}
 			continue

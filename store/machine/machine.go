@@ -166,6 +166,9 @@ const leaseCache = 1 << 16
 type Machine struct {
 	db    *pebble.DB
 	batch *pebble.Batch
+	// dues are effects too, on the keys of due and used-up leases: one such key after the other
+	// is inserted at half the price. They come behind batch.
+	dues *pebble.Batch
 	state keyspace.State // as of the last command applied whole
 	dirty bool           // batch holds effects
 	// unreadable: what the batch deletes would still be found by the next command, so
@@ -209,6 +212,7 @@ func Open(db *pebble.DB) (*Machine, error) {
 	m := &Machine{
 		db:     db,
 		batch:  db.NewBatch(),
+		dues:   db.NewBatch(),
 		state:  keyspace.State{Version: keyspace.Version},
 		topics: map[mq.TopicID]*topic{},
 		groups: map[mq.GroupID]*command.Group{},
@@ -478,6 +482,9 @@ func (m *Machine) Commit() error {
 	if err := m.writeRepeats(); err != nil {
 		return err
 	}
+	if err := m.writeDues(); err != nil {
+		return err
+	}
 	m.key = append(m.key[:0], keyspace.StateKey()...)
 	m.val = keyspace.AppendState(m.val[:0], m.state)
 	if err := m.batch.Set(m.key, m.val, nil); err != nil {
@@ -510,8 +517,26 @@ func (m *Machine) Commit() error {
 func (m *Machine) set(key, val []byte) error { return m.batch.Set(key, val, nil) }
 func (m *Machine) del(key []byte) error      { return m.batch.Delete(key, nil) }
 
+func (m *Machine) setDue(key, val []byte) error { return m.dues.Set(key, val, nil) }
+func (m *Machine) delDue(key []byte) error      { return m.dues.Delete(key, nil) }
+
+// writeDues puts the effects on due leases into the batch.
+func (m *Machine) writeDues() error {
+	if m.dues.Empty() {
+		return nil
+	}
+	if err := m.batch.Apply(m.dues, nil); err != nil {
+		return err
+	}
+	m.dues.Reset()
+	return nil
+}
+
 // delRange deletes every key that starts with prefix.
 func (m *Machine) delRange(prefix []byte) error {
+	if err := m.writeDues(); err != nil { // what came before is deleted
+		return err
+	}
 	upper := keyspace.Next(append([]byte(nil), prefix...))
 	return m.batch.DeleteRange(prefix, upper, nil)
 }
@@ -520,4 +545,4 @@ func (m *Machine) delRange(prefix []byte) error {
 const never = math.MaxInt64
 
 // Close drops what was not committed; the log still has it.
-func (m *Machine) Close() error { return m.batch.Close() }
+func (m *Machine) Close() error { return errors.Join(m.dues.Close(), m.batch.Close()) }
