@@ -168,7 +168,7 @@ type Machine struct {
 	batch *pebble.Batch
 	// dues are effects too, on the keys of due and used-up leases: one such key after the other
 	// is inserted at half the price. They come behind batch.
-	dues *pebble.Batch
+	dues  *pebble.Batch
 	state keyspace.State // as of the last command applied whole
 	dirty bool           // batch holds effects
 	// unreadable: what the batch deletes would still be found by the next command, so
