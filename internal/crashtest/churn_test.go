@@ -68,7 +68,7 @@ func (c *churn) staysAsItWas(rounds int, come func(round int) string) {
 	if third := len(heap) / 3; third >= 10 {
 		// The first third fills pools and caches, and the sessions that have not ended yet.
 		middle, last := mean(heap[third:2*third]), mean(heap[2*third:])
-		require.LessOrEqual(c.t, last, 1.2*middle, "it grows: %v", heap)
+		require.LessOrEqual(c.t, last, 1.2*middle+1<<20, "it grows: %v", heap)
 	}
 }
 
