@@ -56,7 +56,7 @@ func (l backupLine) write(w io.Writer) {
 }
 
 func (a *app) backupCommand() *cobra.Command {
-	var dataDir, to string
+	var dataDir, to, rate string
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Copy what a running server has into a new folder", Args: arguments(),
 		Long: "Copy what a running server has into a new folder: a server in one process, a store node or a\n" +
@@ -75,17 +75,22 @@ func (a *app) backupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.backup(cmd.Context(), dataDir, target)
+			limit, err := config.ParseSize(rate)
+			if err != nil {
+				return usagef("rate %q: %v", rate, err)
+			}
+			return a.backup(cmd.Context(), dataDir, &adminpb.BackupRequest{Target: target, Rate: int64(limit)})
 		},
 	}
 	cmd.Flags().StringVar(&dataDir, "data-dir", config.Default().DataDir, "`folder` of the running server")
 	cmd.Flags().StringVar(&to, "to", "", "`folder` of the backup; it must not exist")
+	cmd.Flags().StringVar(&rate, "rate", "0", "`size` of what is copied in a second at most, such as 50MiB; 0: as much as the disks take")
 	return cmd
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-func (a *app) backup(ctx context.Context, dataDir, target string) error {
+func (a *app) backup(ctx context.Context, dataDir string, req *adminpb.BackupRequest) error {
 	var dialed error // gRPC says less
 	conn, err := grpc.NewClient("passthrough:///control", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -97,7 +102,7 @@ func (a *app) backup(ctx context.Context, dataDir, target string) error {
 		return err
 	}
 	defer conn.Close()
-	resp, err := adminpb.NewControlServiceClient(conn).Backup(ctx, &adminpb.BackupRequest{Target: target})
+	resp, err := adminpb.NewControlServiceClient(conn).Backup(ctx, req)
 	switch {
 	case errors.Is(dialed, fs.ErrNotExist) || errors.Is(dialed, syscall.ECONNREFUSED):
 		return fmt.Errorf("no server that has data runs over %s: a folder that nobody uses can be copied as it is", dataDir)

@@ -28,7 +28,7 @@ func TestABackupOfARunningServerIsRestored(t *testing.T) {
 	require.Equal(t, []string{"settled"}, bodies(t, server.perigee(t, "receive", "orders", "--group", "g", "--json")))
 	require.Zero(t, server.perigee(t, "send", "orders", "before").code)
 
-	o := perigee(t, nil, "", "backup", "--data-dir", folder, "--to", made)
+	o := perigee(t, nil, "", "backup", "--data-dir", folder, "--to", made, "--rate", "1GiB")
 	require.Zero(t, o.code, o.stderr)
 	require.Contains(t, o.stdout, "backup of a standalone in "+made)
 	require.Contains(t, o.stdout, "1 topics, 1 groups")
@@ -72,6 +72,7 @@ func TestABackupIsRefusedInWords(t *testing.T) {
 	}{
 		{[]string{"backup", "--data-dir", folder, "--to", filepath.Join(folder, "b")}, exitFailed, "no server that has data runs over " + folder},
 		{[]string{"backup", "--data-dir", folder}, exitUsage, "--to names the folder"},
+		{[]string{"backup", "--data-dir", folder, "--to", filepath.Join(folder, "b"), "--rate", "fast"}, exitUsage, `rate "fast": must be a whole number of B, KiB`},
 		{[]string{"restore", "--from", folder, "--data-dir", filepath.Join(folder, "d")}, exitFailed, "it is no backup"},
 		{[]string{"restore", "--from", folder}, exitUsage, "--data-dir"},
 	} {

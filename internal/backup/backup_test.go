@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -237,6 +238,39 @@ func TestABackupEndsWithItsContext(t *testing.T) {
 	names, err := mem.List("")
 	require.NoError(t, err)
 	require.Equal(t, []string{"data"}, names)
+}
+
+// TestABackupCopiesAtItsPace: what is linked takes no time, and who ends the backup does not wait.
+func TestABackupCopiesAtItsPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fsys := vfs.NewMem()
+		put(t, fsys, "data/file", strings.Repeat("x", 11*chunk))
+		begin := func(rate int64) *Writer {
+			w, err := Begin(fsys, "backup")
+			require.NoError(t, err)
+			w.Pace(rate)
+			return w
+		}
+		w, start := begin(chunk), time.Now()
+		require.NoError(t, w.LinkOrCopy(t.Context(), "data/file", "linked"))
+		require.Zero(t, time.Since(start))
+		require.NoError(t, w.CopyFile(t.Context(), "data/file", "first"))
+		require.NoError(t, w.CopyFile(t.Context(), "data/file", "second"))
+		require.InDelta(t, 21, time.Since(start).Seconds(), 0.01, "all but the first chunk wait")
+		require.EqualValues(t, 22*chunk, w.Copied())
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(3*time.Second, func() { cancel(errors.New("enough")) })
+		start = time.Now()
+		require.ErrorContains(t, w.CopyFile(ctx, "data/file", "third"), "enough")
+		require.Equal(t, 3*time.Second, time.Since(start))
+		require.NoError(t, w.Abandon())
+
+		w, start = begin(0), time.Now()
+		require.NoError(t, w.CopyFile(t.Context(), "data/file", "at once"))
+		require.Zero(t, time.Since(start))
+		require.NoError(t, w.Abandon())
+	})
 }
 
 func TestNamesOfAManifestStayInItsFolder(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"golang.org/x/time/rate"
 
 	"github.com/perigee-mq/perigee/internal/durable"
 )
@@ -48,6 +49,7 @@ type Writer struct {
 	dirs         map[string]bool // in temp, that were made
 	copied       atomic.Int64
 	linked       int64
+	pace         *rate.Limiter // of what is copied; nil: none
 }
 
 // Begin begins a backup in the folder target, which must not exist. Until Finish it is made
@@ -70,6 +72,32 @@ func Begin(fsys vfs.FS, target string) (*Writer, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return w, nil
+}
+
+// Pace bounds how many bytes are copied in a second from then on, a chunk at a time; 0: any
+// number.
+func (w *Writer) Pace(bytes int64) {
+	if w.pace = nil; bytes > 0 {
+		w.pace = rate.NewLimiter(rate.Limit(bytes), chunk)
+	}
+}
+
+// A pacedReader is read as fast as its limiter lets it, in chunks at most.
+type pacedReader struct {
+	io.Reader
+	ctx  context.Context
+	pace *rate.Limiter
+}
+
+// Read implements io.Reader.
+func (r pacedReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p[:min(len(p), chunk)])
+	if n > 0 {
+		if err := r.pace.WaitN(r.ctx, n); err != nil {
+			return 0, cmp.Or(context.Cause(r.ctx), err)
+		}
+	}
+	return n, err
 }
 
 // free returns an error when there is something in the place of the backup.
@@ -143,7 +171,11 @@ func (w *Writer) Copy(ctx context.Context, from io.ReaderAt, name string, size i
 		return fmt.Errorf("backup: %w", err)
 	}
 	before := w.copied.Load()
-	sum, err := copyFile(ctx, w.fs, io.NewSectionReader(from, 0, size), w.Path(name), &w.copied)
+	var content io.Reader = io.NewSectionReader(from, 0, size)
+	if w.pace != nil {
+		content = pacedReader{content, ctx, w.pace}
+	}
+	sum, err := copyFile(ctx, w.fs, content, w.Path(name), &w.copied)
 	if n := w.copied.Load() - before; err == nil && n != size {
 		err = fmt.Errorf("it ends after %d of %d bytes", n, size)
 	}

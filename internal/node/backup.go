@@ -25,6 +25,8 @@ import (
 type Parts struct {
 	Store  *store.Store
 	Router *router.Router
+	// Rate is how many bytes are copied in a second at most; 0: any number.
+	Rate int64
 }
 
 // Backup copies a running node into the folder target, which must not exist: the messages
@@ -36,6 +38,7 @@ func Backup(ctx context.Context, fsys vfs.FS, target string, p Parts, tier confi
 	if err != nil {
 		return m, 0, 0, err
 	}
+	w.Pace(p.Rate)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Abandon())
@@ -70,6 +73,9 @@ func (c *control) Backup(ctx context.Context, req *adminpb.BackupRequest) (*admi
 	if !filepath.IsAbs(req.GetTarget()) {
 		return nil, status.Errorf(codes.InvalidArgument, "target %q: must be an absolute path", mq.Shorten(req.GetTarget()))
 	}
+	if req.GetRate() < 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "rate %d: must not be negative", req.GetRate())
+	}
 	if err := c.node.failed(); err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "no backup of what has failed: %v", err)
 	}
@@ -79,7 +85,7 @@ func (c *control) Backup(ctx context.Context, req *adminpb.BackupRequest) (*admi
 	began := time.Now()
 	target := filepath.Clean(req.GetTarget())
 	n.logger.Info("backup begins", "target", target)
-	m, linked, copied, err := Backup(ctx, vfs.Default, target, Parts{Store: n.store, Router: n.ownRouter}, n.cfg.Tier, n.cfg.Version)
+	m, linked, copied, err := Backup(ctx, vfs.Default, target, Parts{Store: n.store, Router: n.ownRouter, Rate: req.GetRate()}, n.cfg.Tier, n.cfg.Version)
 	if err != nil {
 		n.logger.Warn("no backup was made", "target", target, "reason", err)
 		code := codes.Internal

@@ -27,7 +27,10 @@ const (
 type BackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An absolute path; nothing may be there.
-	Target        string `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Target string `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	// How many bytes are copied in a second at most; 0: as many as the disks take. Files that
+	// are linked take none.
+	Rate          int64 `protobuf:"varint,2,opt,name=rate,proto3" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -67,6 +70,13 @@ func (x *BackupRequest) GetTarget() string {
 		return x.Target
 	}
 	return ""
+}
+
+func (x *BackupRequest) GetRate() int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
 }
 
 // BackupResponse says what is in the backup.
@@ -301,9 +311,10 @@ var File_perigee_admin_v1_control_proto protoreflect.FileDescriptor
 
 const file_perigee_admin_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"\x1eperigee/admin/v1/control.proto\x12\x10perigee.admin.v1\"'\n" +
+	"\x1eperigee/admin/v1/control.proto\x12\x10perigee.admin.v1\";\n" +
 	"\rBackupRequest\x12\x16\n" +
-	"\x06target\x18\x01 \x01(\tR\x06target\"\x91\x02\n" +
+	"\x06target\x18\x01 \x01(\tR\x06target\x12\x12\n" +
+	"\x04rate\x18\x02 \x01(\x03R\x04rate\"\x91\x02\n" +
 	"\x0eBackupResponse\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x12\n" +
 	"\x04tier\x18\x02 \x01(\tR\x04tier\x127\n" +
