@@ -28,6 +28,8 @@ HISTORIES ?= $(if $(SHORT),100,5000)
 CHURN    ?= 100
 # How many bare connections `make churn` makes after that.
 CONNECTS ?= 1000000
+# How long `make scale` has a server in 512 MiB and one processor under a steady load.
+SMALL    ?= 1m
 # Set to 1 to run the SDKs against a router, two store nodes and a proxy in processes of their
 # own; to netns for three routers, three store nodes and two proxies with a host for each.
 TIERS    ?=
@@ -141,8 +143,8 @@ planted: ## Break the rules one at a time and see that the checkers find each (S
 churn: build ## Let clients come and go for CHURN rounds, and CONNECTS bare connections, and check what the process keeps of them.
 	PERIGEE_BIN=$(BIN) PERIGEE_CHURN=$(CHURN) PERIGEE_CONNECTS=$(CONNECTS) $(GO) test ./internal/crashtest -v -run 'LeaveTheProcessAsItWas' -count=1 -timeout 60m
 
-scale: build ## Measure backlogs, leases, waiting receives, topics and memory at size (minutes, 4 GB of disk; ARGS="-run NAME").
-	CGO_ENABLED=0 PERIGEE_BIN=$(BIN) PERIGEE_SCALE=full $(GO) test ./internal/scaletest -v -count=1 -timeout 30m $(ARGS)
+scale: build ## Measure backlogs, leases, waiting receives, topics, memory and a small container at size (minutes, 4 GB of disk; ARGS="-run SmallContainer" SMALL=1h).
+	CGO_ENABLED=0 PERIGEE_BIN=$(BIN) PERIGEE_SCALE=full PERIGEE_SMALL=$(SMALL) $(GO) test ./internal/scaletest -v -count=1 -timeout 3h $(ARGS)
 
 check-generate: ## Check that gen/ and the descriptor image are what `make generate` makes.
 	@set -e; fresh="$$(mktemp -d)"; trap 'rm -rf "$$fresh"' EXIT; mkdir "$$fresh/proto"; \
