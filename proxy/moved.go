@@ -98,13 +98,13 @@ func (s *Server) lookUntil(ctx context.Context, end time.Time, look func() bool)
 // receiveInOrder receives for a FIFO group from the shard of the receive, and from no other but
 // one that the topic has left: the group gets nothing from a shard before it has settled what
 // it has on those that the topic has left earlier, for what lies there is older. Then it gets
-// that. The receive goes by a later version of its topic and group when it has to.
-func (s *Server) receiveInOrder(ctx context.Context, r *receive) ([]mq.Delivery, error) {
+// that. The receive goes by a later version of its topic and group when it has to, for which it
+// waits until held.
+func (s *Server) receiveInOrder(ctx context.Context, r *receive, held time.Time) ([]mq.Delivery, error) {
 	if r.Lite != "" || !r.Topic.Type.Accepts(mq.FIFO) {
 		return s.store.Receive(ctx, r.shard, r.Receive)
 	}
-	began := time.Now()
-	end := began.Add(r.Wait)
+	end := time.Now().Add(r.Wait)
 	for {
 		shard, owed, err := s.inOrder(ctx, r)
 		if err != nil {
@@ -117,7 +117,7 @@ func (s *Server) receiveInOrder(ctx context.Context, r *receive) ([]mq.Delivery,
 		got, err := s.store.Receive(ctx, shard, part)
 		switch {
 		case errors.Is(err, mq.ErrStale):
-			if !s.refresh(ctx, r, began.Add(max(r.Wait, heldTime))) {
+			if !s.refresh(ctx, r, held) {
 				return nil, err
 			}
 		case err != nil || len(got) > 0 || !owed || ctx.Err() != nil:

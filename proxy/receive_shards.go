@@ -19,15 +19,23 @@ const (
 	// again: little at first, as a backlog has its next message soon.
 	minTurn = 100 * time.Millisecond
 	maxTurn = time.Second
-	// otherTurn is how long another shard may take to say that it has nothing.
-	otherTurn = time.Second
+	// othersTurn is how long the others may take together.
+	othersTurn = 300 * time.Millisecond
 )
 
 // alone reports whether a receive asks the shard that it names and no other. Who asks each
 // shard by itself does, as push consumers do, whose leases are renewed; who does not wait;
-// and an attempt that comes again, whose messages are under delivery on that shard.
+// an attempt that comes again, whose messages are under delivery on that shard; and a FIFO
+// group in lite topics.
 func (r *receive) alone() bool {
-	return len(r.Topic.Shards) < 2 || r.Wait == 0 || r.AutoRenew || r.Attempt != "" && (r.Group.FIFO || r.Lite != "")
+	switch {
+	case len(r.Topic.Shards) < 2 || r.Wait == 0 || r.AutoRenew:
+		return true
+	case r.Lite != "":
+		return r.Attempt != "" || r.Group.FIFO
+	default:
+		return r.Attempt != "" && r.Group.FIFO
+	}
 }
 
 // fromShards takes messages from the shard that the receive names. While that has none the
@@ -37,7 +45,7 @@ func (r *receive) alone() bool {
 func (s *Server) fromShards(ctx context.Context, r receive) ([]mq.Delivery, error) {
 	switch {
 	case r.alone() && r.Group.FIFO:
-		return s.receiveInOrder(ctx, &r)
+		return s.receiveInOrder(ctx, &r, time.Now().Add(max(r.Wait, heldTime)))
 	case r.alone():
 		return s.store.Receive(ctx, r.shard, r.Receive)
 	case r.Group.FIFO:
@@ -61,46 +69,96 @@ func othersMayHave(err error) bool {
 }
 
 // fromEach takes messages for a FIFO group from one shard after the other, beginning with the
-// one that the receive names, and waits there between two turns. Two shards are never asked at
-// once: what one gave back because the other had answered might be overtaken in its message
-// group. A shard that does not answer in time is not asked again.
+// one that the receive names, and waits there between two turns. Two shards are never asked
+// for messages at once: what one gave back because the other had answered might be overtaken
+// in its message group.
 func (s *Server) fromEach(ctx context.Context, r receive) ([]mq.Delivery, error) {
 	end := time.Now().Add(r.Wait)
-	silent := map[string]bool{}
+	held := time.Now().Add(max(r.Wait, heldTime))
+	silent := map[string]bool{} // shards that have not answered in time
+	answers := false            // the shard that is named does, or has
 	for turn := minTurn; ; turn = min(2*turn, maxTurn) {
-		got, err := s.turnAt(ctx, &r, r.shard, 0)
+		got, err := s.turnAt(ctx, &r, r.shard, 0, held)
 		if len(got) > 0 || err != nil && !othersMayHave(err) {
 			return got, err
 		}
-		for _, sh := range r.Topic.Shards {
-			if sh.Shard == r.shard || silent[sh.Shard] {
-				continue
-			}
-			inTime, cancel := context.WithTimeout(ctx, otherTurn)
-			got, failed := s.turnAt(inTime, &r, sh.Shard, 0)
-			cancel()
-			if len(got) > 0 {
-				return got, nil
-			}
-			silent[sh.Shard] = failed != nil && inTime.Err() != nil
+		if got := s.fromOthers(ctx, &r, end, silent); len(got) > 0 {
+			return got, nil
 		}
-		left := min(turn, time.Until(end))
-		if err != nil || left <= 0 || ctx.Err() != nil {
+		left := time.Until(end)
+		switch {
+		case errors.Is(err, mq.ErrUnavailable) && answers:
+			return nil, nil // as when its node ends the poll itself
+		case errors.Is(err, mq.ErrUnavailable) || left <= 0 || ctx.Err() != nil:
 			return nil, err
 		}
-		if got, err = s.turnAt(ctx, &r, r.shard, left); len(got) > 0 || err != nil && !othersMayHave(err) {
+		full := err != nil
+		if full {
+			turn = maxTurn // it is held for so long there, until there is room
+		}
+		answers = true
+		got, err = s.turnAt(ctx, &r, r.shard, min(turn, left), held)
+		if len(got) > 0 || err != nil && (full || !othersMayHave(err)) {
 			return got, err
 		}
 	}
 }
 
-// turnAt receives from a shard in order.
-func (s *Server) turnAt(ctx context.Context, r *receive, shard string, wait time.Duration) ([]mq.Delivery, error) {
+// fromOthers asks the shards that the receive does not name whether they owe the group
+// anything, all at once, and takes messages from the first that has some to give. All of that
+// takes othersTurn at most. One that does not answer by then is noted as silent and not asked
+// again; one that cannot be asked is another time.
+func (s *Server) fromOthers(ctx context.Context, r *receive, end time.Time, silent map[string]bool) []mq.Delivery {
+	type answer struct {
+		shard string
+		owes  bool
+	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	inTime, cancel := context.WithTimeout(ctx, min(othersTurn, max(time.Until(end), 0)))
+	defer cancel()
+	topic, group := r.Topic.ID, r.Group.ID
+	answers, asked := make(chan answer, len(r.Topic.Shards)), map[string]bool{}
+	for _, sh := range r.Topic.Shards {
+		if sh.Shard == r.shard || silent[sh.Shard] {
+			continue
+		}
+		asked[sh.Shard] = true
+		asking.Go(func() {
+			owes, err := s.store.Owed(inTime, sh.Shard, topic, group)
+			answers <- answer{sh.Shard, err == nil && owes}
+		})
+	}
+	for len(asked) > 0 && inTime.Err() == nil {
+		select {
+		case a := <-answers:
+			if a.owes {
+				// What it cannot give now it has the next time.
+				if got, _ := s.turnAt(inTime, r, a.shard, 0, end); len(got) > 0 {
+					return got
+				}
+			}
+			if inTime.Err() == nil {
+				delete(asked, a.shard)
+			}
+		case <-inTime.Done():
+		}
+	}
+	for shard := range asked {
+		silent[shard] = true
+	}
+	return nil
+}
+
+// turnAt receives from a shard in order; until held it waits for a newer version of the topic
+// or the group that the shard may know.
+func (s *Server) turnAt(ctx context.Context, r *receive, shard string, wait time.Duration, held time.Time) ([]mq.Delivery, error) {
 	at := *r
 	at.shard, at.Wait = shard, wait
-	got, err := s.receiveInOrder(ctx, &at)
-	if r.Topic, r.Group = at.Topic, at.Group; shard == r.shard {
-		r.shard = at.shard
+	got, err := s.receiveInOrder(ctx, &at, held)
+	r.Topic, r.Group = at.Topic, at.Group
+	if _, gone := r.Topic.On(r.shard); gone != nil && len(r.Topic.Shards) > 0 {
+		r.shard = r.Topic.Shards[0].Shard
 	}
 	return got, err
 }

@@ -2,9 +2,9 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,39 +182,151 @@ func TestAFIFOGroupThatWaitsAtAnEmptyShardIsGivenWhatOthersHave(t *testing.T) {
 	}
 }
 
-// A muteStore is one of which a shard does not answer to receives.
-type muteStore struct {
+// A hinderedStore is one whose shards answer, or not, as hinder says.
+type hinderedStore struct {
 	Store
-	silent string
-	asked  atomic.Int32
+	hinder func(ctx context.Context, shard string) error // nil: nothing is in the way
 }
 
-func (s *muteStore) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
-	if shard == s.silent {
-		s.asked.Add(1)
-		<-ctx.Done()
-		return nil, ctx.Err()
+func (s *hinderedStore) Receive(ctx context.Context, shard string, r mq.Receive) ([]mq.Delivery, error) {
+	if err := s.hinder(ctx, shard); err != nil {
+		return nil, err
 	}
 	return s.Store.Receive(ctx, shard, r)
 }
 
-func TestAShardThatDoesNotAnswerHoldsUpNoFIFOGroup(t *testing.T) {
+func (s *hinderedStore) Owed(ctx context.Context, shard string, topic mq.TopicID, group mq.GroupID) (bool, error) {
+	if err := s.hinder(ctx, shard); err != nil {
+		return false, err
+	}
+	return s.Store.Owed(ctx, shard, topic, group)
+}
+
+func hangs(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// waitingAtA lets a FIFO group wait at shard a for 20 s, and returns the answer and when it came;
+// later is done after a while.
+func waitingAtA(t *testing.T, s *testServer, c *consumer, after time.Duration, later func()) (*answer, time.Duration) {
+	t.Helper()
+	start := time.Now()
+	got := make(chan *answer, 1)
+	go func() { got <- c.receive(t, at("a", c.simple(1, time.Minute, 20*time.Second))) }()
+	time.Sleep(after)
+	later()
+	a := <-got
+	return a, time.Since(start)
+}
+
+// TestShardsThatDoNotAnswerHoldUpNoFIFOGroup: neither those that hang, however many, nor one
+// that is away for a moment keep it from what the others have, and what has not answered in
+// time is not asked for it again.
+func TestShardsThatDoNotAnswerHoldUpNoFIFOGroup(t *testing.T) {
+	hanging := func(ctx context.Context, shard string) error {
+		if shard[0] == 'm' {
+			return hangs(ctx)
+		}
+		return nil
+	}
+	away := 0
+	for name, c := range map[string]struct {
+		hinder func(ctx context.Context, shard string) error
+		shard  string // that a message comes to
+	}{
+		"others hang":                       {hanging, "z"},
+		"others hang, and it comes to that": {hanging, "a"},
+		"one was away": {func(_ context.Context, shard string) error {
+			if away++; shard == "z" && away < 4 {
+				return fmt.Errorf("%w: it restarts", mq.ErrUnavailable)
+			}
+			return nil
+		}, "z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestServer(t, func(o *testOptions) {
+					o.router.Shards = []string{"a", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "z"}
+				})
+				var asked sync.Map
+				s.Server.store = &hinderedStore{s.Server.store, func(ctx context.Context, shard string) error {
+					err := c.hinder(ctx, shard)
+					if _, before := asked.Swap(shard, true); before && errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s was asked again", shard)
+					}
+					return err
+				}}
+				s.topic(t, "t")
+				s.group(t, "g", router.GroupSpec{FIFO: true})
+				g := s.consumer("t", "g")
+				a, took := waitingAtA(t, s, g, 2*time.Second, func() { s.onShard(t, c.shard, "t", "m") })
+				require.Equal(t, []string{"m"}, a.ids())
+				require.LessOrEqual(t, took, 2*time.Second+maxTurn)
+				g.acked(t, a.handle(0))
+				asked.Clear()
+				a, took = waitingAtA(t, s, g, 100*time.Millisecond, func() { s.onShard(t, c.shard, "t", "again") })
+				require.Equal(t, []string{"again"}, a.ids())
+				require.LessOrEqual(t, took, time.Second)
+			})
+		})
+	}
+}
+
+// TestAFullFIFOGroupIsGivenWhatThereIsRoomFor: at the shard that is named as soon as there is,
+// however many the topic has, and at another one soon.
+func TestAFullFIFOGroupIsGivenWhatThereIsRoomFor(t *testing.T) {
+	for _, shards := range [][]string{{"a"}, {"a", "b"}} {
+		for _, full := range shards {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTestServer(t, func(o *testOptions) { o.router.Shards, o.InFlight = shards, 1 })
+				s.topic(t, "t", router.TopicSpec{Queues: 1})
+				s.group(t, "g", router.GroupSpec{FIFO: true})
+				c := s.consumer("t", "g")
+				s.onShard(t, full, "t", "1", "2")
+				first := c.receive(t, at(full, c.simple(1, time.Minute, 20*time.Second)))
+				a, took := waitingAtA(t, s, c, 300*time.Millisecond, func() { c.acked(t, first.handle(0)) })
+				require.Equal(t, []string{"2"}, a.ids(), "%v, %s is full", shards, full)
+				if full == "a" {
+					require.Equal(t, 300*time.Millisecond, took, "%v", shards)
+				}
+				require.LessOrEqual(t, took, 300*time.Millisecond+maxTurn)
+
+				start := time.Now()
+				b := c.receive(t, at("a", c.simple(1, time.Minute, 20*time.Second)))
+				require.Empty(t, b.messages)
+				if full == "a" && len(shards) == 1 {
+					require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, b.code, "nothing is left to wait for room")
+				}
+				require.LessOrEqual(t, time.Since(start), 20*time.Second)
+			})
+		}
+	}
+}
+
+// TestAShardThatStopsEndsTheReceiveOfAFIFOGroupEmpty: as when it is the only one.
+func TestAShardThatStopsEndsTheReceiveOfAFIFOGroupEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(t, onShards)
-		silent := &muteStore{Store: s.Server.store, silent: "b"}
-		s.Server.store = silent
+		began := time.Now()
+		s.Server.store = &hinderedStore{s.Server.store, func(_ context.Context, shard string) error {
+			if shard == "a" && time.Since(began) > 5*time.Second {
+				return fmt.Errorf("%w: it stops", mq.ErrUnavailable)
+			}
+			return nil
+		}}
 		s.topic(t, "t")
 		s.group(t, "g", router.GroupSpec{FIFO: true})
 		c := s.consumer("t", "g")
-		start := time.Now()
-		got := make(chan *answer, 1)
-		go func() { got <- c.receive(t, at("a", c.simple(1, time.Minute, 20*time.Second))) }()
-		time.Sleep(10 * time.Second)
+		a, took := waitingAtA(t, s, c, 0, func() {})
+		require.Equal(t, rmqpb.Code_MESSAGE_NOT_FOUND, a.code)
+		require.LessOrEqual(t, took, 5*time.Second+maxTurn)
+		a, _ = waitingAtA(t, s, c, 0, func() {})
+		require.Equal(t, rmqpb.Code_TOO_MANY_REQUESTS, a.code)
+		require.Contains(t, a.text, "it stops")
 		s.onShard(t, "c", "t", "m")
-		a := <-got
+		a, _ = waitingAtA(t, s, c, 0, func() {})
 		require.Equal(t, []string{"m"}, a.ids())
-		require.LessOrEqual(t, time.Since(start), 10*time.Second+maxTurn)
-		require.EqualValues(t, 1, silent.asked.Load(), "it is asked once")
 	})
 }
 
