@@ -68,8 +68,11 @@ func TestWhatIsHeldIsCopiedAlsoWhenItIsDropped(t *testing.T) {
 	require.NoError(t, l.Roll())
 	require.NoError(t, l.DropBefore(l.Appended()))
 	require.Len(t, l.Segments(), 1, "a hold delays nothing")
+	require.Greater(t, l.Lingering(), int64(30*500), "what is held takes room")
+	require.Less(t, l.Lingering(), int64(45*600), "and nothing else")
 	copyOf(t, fsys, h, "copy")
 	require.NoError(t, h.Release())
+	require.Zero(t, l.Lingering())
 	require.Equal(t, in, payloads(t, fsys, "copy"))
 	require.NoError(t, l.Close())
 

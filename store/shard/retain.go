@@ -32,6 +32,10 @@ type retainer struct {
 	// stuck is why they could not be removed the last time, and when that was logged.
 	stuck   string
 	stuckAt time.Time
+	// lingering is how many bytes were removed that take room yet; lingeringAt is when that
+	// was told last.
+	lingering   uint64
+	lingeringAt time.Time
 }
 
 // retained is what is remembered of one topic.
@@ -102,6 +106,7 @@ func (r *retainer) pass() error {
 	if err := r.resume(); err != nil {
 		return err
 	}
+	r.lingering = uint64(r.s.log.Lingering())
 	r.measure()
 	if err := r.list(); err != nil {
 		return err
