@@ -83,11 +83,20 @@ func FuzzCalls(f *testing.F) {
 		w.end(begun)
 	})
 	f.Add(ack.ReadOnlyData(), []byte{byte(callsTaken << 3), 1})
+	receive := build(0, func(w *builder) {
+		begun := w.begin(callsCalls)
+		w.uint(callID, 1)
+		w.string(callShard, "s")
+		w.end(w.begin(callReceive))
+		w.end(begun)
+	})
+	f.Add(receive.ReadOnlyData(), []byte{byte(callsTaken << 3), 1})
+	f.Add([]byte("\n\nH000000000"), []byte("0")) // a receive without its bytes
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		s := NewServer(ServerOptions{Store: nothing{}})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		st := &stream{s: s, ctx: ctx, out: newOutbox(), receives: map[uint64]*delivering{}}
+		st := &stream{s: s, ctx: ctx, polls: ctx, out: newOutbox(), receives: map[uint64]*delivering{}}
 		for _, b := range [][]byte{first, second} {
 			if st.said(b) != nil {
 				break

@@ -209,11 +209,13 @@ func (st *stream) call(b []byte) {
 	}
 	ctx := st.ctx
 	st.mu.Lock()
-	if st.ending {
+	switch {
+	case st.ending:
 		c.err = fmt.Errorf("%w: the store node stops", mq.ErrUnavailable)
-	} else if c.kind == callReceive && st.receives[c.id] != nil {
+	case c.err != nil || c.kind != callReceive:
+	case st.receives[c.id] != nil:
 		c.err = fmt.Errorf("%w: the id of a call is that of another", errFrame)
-	} else if c.kind == callReceive {
+	default:
 		rc := &delivering{}
 		ctx, rc.cancel = context.WithCancel(st.polls)
 		st.receives[c.id] = rc
