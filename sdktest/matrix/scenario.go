@@ -24,6 +24,8 @@ type Scenario struct {
 	Group   []string `json:"group"`  // flags of perigee group create
 	Groups  int      `json:"groups"` // 2: a second group has -2 at the end of its name
 	Server  string   `json:"server"`
+	// Filter are the flags of the filter that the group's consumers have.
+	Filter []string `json:"filter"`
 	// Unsettled says that messages are left at the end. Otherwise the groups must have
 	// settled all there is.
 	Unsettled bool `json:"unsettled"`

@@ -60,20 +60,24 @@ scenario('messages in work at a consumer that was killed go to another one withi
   assert.ok(inbox.deliveries.every(d => d.attempt === 2));
 });
 
-// It does not poll: its cache is full.
+// It does not poll: its cache is full. The SDK shares that out among the shards it knows of, so
+// that on several it holds a little less, or more, than it was told.
 scenario('a consumer that was killed with all hands full is noticed too', {}, async s => {
   await s.server.createTopic('orders');
   await s.server.createGroup('workers', '--retry-delays=1s');
   const producer = await s.producer({ topics: [ 'orders' ] });
-  const sent = bodies(4, 'left behind');
+  const sent = bodies(24, 'left behind');
   for (const body of sent) await producer.send({ topic: 'orders', body: Buffer.from(body) });
-  const victim = await stuckConsumer(s, sent.length, sent.length);
-  await pause(5_000); // the poll that was under way has ended
+  const held = 3;
+  const victim = await stuckConsumer(s, held, 4);
+  await pause(5_000); // the polls that were under way have ended
 
   victim.kill('SIGKILL');
   const inbox = await s.pushConsumer('workers', 'orders');
 
   await inbox.receives(sent, SOON);
   await s.server.settled('workers', 'orders');
-  assert.ok(inbox.deliveries.every(d => d.attempt === 2));
+  const again = inbox.deliveries.filter(d => d.attempt === 2).length;
+  assert.ok(again >= held && again < sent.length, `${again} were in its hands`);
+  assert.ok(inbox.deliveries.every(d => d.attempt <= 2));
 });
