@@ -276,10 +276,6 @@ var shardMetrics = []column[*shardReading]{
 		family{"perigee.log.removals.failed", counter, none, ofShard, "Removals of files no longer needed that failed. They take room, and are tried again."},
 		func(r *shardReading) float64 { return float64(r.NotRemoved) },
 	},
-	{
-		family{"perigee.log.lingering", gauge, bytes, ofShard, "Bytes of log files that were removed and take room yet: a backup has links to them, or is being copied."},
-		func(r *shardReading) float64 { return float64(r.Lingering) },
-	},
 }
 
 var stageDuration = family{

@@ -47,7 +47,7 @@ func TestEachMetricIsRightAtEachStep(t *testing.T) {
 			"perigee_messages_acknowledged_total": 0, "perigee_acks_refused_total": 0, "perigee_leases_expired_total": 0,
 			"perigee_messages_dead_lettered_total": 0, "perigee_messages_lost_total": 0, "perigee_messages_unreadable_total": 0,
 			"perigee_messages_trimmed_total": 0, "perigee_messages_evicted_total": 0, "perigee_messages_abandoned_total": 0,
-			"perigee_disk_refuse_bytes": 0, "perigee_disk_full_refused_total": 0, "perigee_log_removals_failed_total": 0, "perigee_log_lingering_bytes": 0, "perigee_receives_woken_total": 0,
+			"perigee_disk_refuse_bytes": 0, "perigee_disk_full_refused_total": 0, "perigee_log_removals_failed_total": 0, "perigee_receives_woken_total": 0,
 			"perigee_connections_limit": 5, "perigee_connections_refused_total{reason=limit}": 0,
 			"perigee_connections_refused_total{reason=protocol}": 0, "perigee_tls_reloads_total": 0, "perigee_tls_reload_failures_total": 0,
 			"perigee_deliveries_memory_bytes": 0, "perigee_deliveries_refused_total": 0,

@@ -49,55 +49,30 @@ func (l *Log) DropBefore(pos Pos) error {
 		if len(t) < 2 || t[1].base > pos {
 			return nil
 		}
-		if err := l.dropFirst(t[0], int64(t[1].base-t[0].base)); err != nil {
+		if err := l.dropFirst(t[0]); err != nil {
 			return err
 		}
 	}
 }
 
-// A lingering segment was removed from the log and takes room yet: somebody reads it, or its
-// file has another name in a backup.
-type lingering struct {
-	*segment
-	size int64
-}
-
-// Lingering returns how many bytes of the segments that were removed take room yet: those
-// that a Hold or a reader has, and those with another link. Removing more of the log would
-// make no room that is not owed already. It is known of segments that were removed in this
-// life of the log, and of links where the system tells.
-func (l *Log) Lingering() int64 {
-	l.drop.Lock()
-	defer l.drop.Unlock()
-	_ = l.letGo() // of files that are gone
-	return l.lingers.Load()
-}
-
-// Lingered returns what Lingering has returned last, or the removal of a segment has found,
-// without a look.
-func (l *Log) Lingered() int64 { return l.lingers.Load() }
-
-// letGo lets those removed segments go that nobody has any more. The caller has drop.
-func (l *Log) letGo() error {
-	var errs []error
-	left, bytes := l.drop.lingering[:0], int64(0)
-	for _, s := range l.drop.lingering {
-		if s.refs.Load() == 1 && !linked(s.file) {
-			errs = append(errs, s.release())
-			continue
-		}
-		left, bytes = append(left, s), bytes+s.size
+// Pinned reports whether removing the segment that begins at base would make no room yet: a
+// Hold or a reader has it, or its file has another name, as in a backup that links it. Of
+// other names it is known where the system tells.
+func (l *Log) Pinned(base Pos) bool {
+	t := *l.table.Load()
+	i := t.find(base)
+	if i < 0 || t[i].base != base || !t[i].acquire() {
+		return false
 	}
-	clear(l.drop.lingering[len(left):])
-	l.drop.lingering = left
-	l.lingers.Store(bytes)
-	return errors.Join(errs...)
+	pinned := t[i].refs.Load() > 2 || names(t[i].file) > 1 // beside the table's and this one
+	_ = t[i].release()                                     // it only closes a file that was removed meanwhile
+	return pinned
 }
 
-// dropFirst removes the first segment, which has so many bytes. Each removal is durable before the next
+// dropFirst removes the first segment. Each removal is durable before the next
 // one: after a crash an older file must not be there without a younger one, or
 // the log would have a hole and not open.
-func (l *Log) dropFirst(s *segment, size int64) error {
+func (l *Log) dropFirst(s *segment) error {
 	// An earlier try may have removed it although it got an error.
 	if err := l.opts.FS.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrNotRemoved, err)
@@ -115,9 +90,8 @@ func (l *Log) dropFirst(s *segment, size int64) error {
 		return l.fail(err)
 	}
 	l.opts.Logger.Info("commit log segment dropped", "file", s.path)
-	if !listed {
-		return nil
+	if listed {
+		return s.release()
 	}
-	l.drop.lingering = append(l.drop.lingering, lingering{s, size})
-	return l.letGo()
+	return nil
 }

@@ -136,13 +136,7 @@ type Log struct {
 	// holds are those that get new segments; guarded by tables.
 	holds []*Hold
 	// drop is held by DropBefore. Locked before tables.
-	drop struct {
-		sync.Mutex
-		// lingering are segments that were removed and take room yet. Each has the reference
-		// that was the table's.
-		lingering []lingering
-	}
-	lingers atomic.Int64 // bytes of these, when they were looked at last
+	drop sync.Mutex
 
 	synced    *syncedFile // written with sync held
 	fill      *filler     // nil when zero-filling is off
@@ -269,11 +263,5 @@ func (l *Log) close() error {
 	for _, s := range t {
 		errs = append(errs, s.release())
 	}
-	l.drop.Lock()
-	defer l.drop.Unlock()
-	for _, s := range l.drop.lingering {
-		errs = append(errs, s.release())
-	}
-	l.drop.lingering = nil
 	return errors.Join(errs...)
 }

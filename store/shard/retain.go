@@ -32,10 +32,8 @@ type retainer struct {
 	// stuck is why they could not be removed the last time, and when that was logged.
 	stuck   string
 	stuckAt time.Time
-	// lingering is how many bytes were removed that take room yet; lingeringAt is when that
-	// was told last.
-	lingering   uint64
-	lingeringAt time.Time
+	// pinnedAt is when it was logged last that a backup keeps what should make room.
+	pinnedAt time.Time
 }
 
 // retained is what is remembered of one topic.
@@ -106,7 +104,6 @@ func (r *retainer) pass() error {
 	if err := r.resume(); err != nil {
 		return err
 	}
-	r.lingering = uint64(r.s.log.Lingering())
 	r.measure()
 	if err := r.list(); err != nil {
 		return err
@@ -235,7 +232,8 @@ type cut struct {
 }
 
 // cut returns what must go for want of room: whole segments, the oldest first, and never
-// the active one.
+// the active one. One that a backup links, or is copying, makes no room and stays, with all
+// behind it, so that nothing is lost in vain; a limit of the log's own size takes it too.
 func (r *retainer) cut() cut {
 	segments := r.s.log.Segments()
 	over, hard := r.excess()
@@ -245,7 +243,11 @@ func (r *retainer) cut() cut {
 	var freed uint64
 	for _, seg := range segments[:len(segments)-1] {
 		big := limit > 0 && int64(end-seg.Base) > limit
-		if freed >= over && !big {
+		if !big && freed >= over {
+			break
+		}
+		if !big && r.s.log.Pinned(seg.Base) {
+			r.tellPinned(seg)
 			break
 		}
 		c.pos = seg.End
@@ -255,4 +257,12 @@ func (r *retainer) cut() cut {
 		freed += uint64(seg.End - seg.Base)
 	}
 	return c
+}
+
+// tellPinned says from time to time why the disk stays full.
+func (r *retainer) tellPinned(seg commitlog.SegmentInfo) {
+	if time.Since(r.pinnedAt) >= betweenStuck {
+		r.pinnedAt = time.Now()
+		r.s.logger.Warn("the oldest of the log is not removed, as that would make no room: a backup links it, or is copying it", "file", seg.File)
+	}
 }

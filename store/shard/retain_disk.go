@@ -3,7 +3,6 @@ package shard
 import (
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/perigee-mq/perigee/mq"
 	"github.com/perigee-mq/perigee/store/command"
@@ -94,34 +93,18 @@ func (r *retainer) measure() {
 // excess returns how many bytes must be freed for the level to be below Force, and how
 // many of them for it to be below Refuse. Without Force nothing is removed for want of
 // room: who turns it off wants sends refused rather than messages gone.
-//
-// What was removed and takes room yet, for a backup has links to it or is being copied, counts
-// as freed: else each pass would remove as much again, until nothing is left of the log.
 func (r *retainer) excess() (over, hard uint64) {
 	m := r.s.disk.Load()
 	if m == nil || !r.s.opts.Retention.Force.set() {
 		return 0, 0
 	}
-	used := m.used - min(r.lingering, m.used)
-	if m.used >= m.force && r.lingering > 0 {
-		r.tellLingering()
+	if m.used >= m.refuse {
+		hard = m.used - m.refuse + 1
 	}
-	if used >= m.refuse {
-		hard = used - m.refuse + 1
-	}
-	if used >= m.force {
-		over = used - m.force + 1
+	if m.used >= m.force {
+		over = m.used - m.force + 1
 	}
 	return max(over, hard), hard
-}
-
-// tellLingering says from time to time why the disk stays full.
-func (r *retainer) tellLingering() {
-	if now := time.Now(); now.Sub(r.lingeringAt) >= betweenStuck {
-		r.lingeringAt = now
-		r.s.logger.Warn("log that was removed for want of disk space takes room yet: a backup has links to it, or is being made; nothing more is removed for it",
-			"bytes", r.lingering)
-	}
 }
 
 // AdmitNew returns why no topic or group may be created for want of disk space, or nil.

@@ -219,7 +219,6 @@ type Stats struct {
 	Moved      uint64
 	StoreFull  uint64 // sends and receives refused for want of disk space
 	NotRemoved uint64 // removals of files no longer needed that failed; they are tried again
-	Lingering  uint64 // bytes of log files that were removed and take room yet, for a backup
 	// DiskUsed of the DiskCapacity bytes of the file system are in use, as last measured;
 	// sends are refused from DiskRefuse on. Zeros without watermarks; DiskRefuse is
 	// the greatest number without a limit.
@@ -250,7 +249,7 @@ func (s *Shard) Stats() Stats {
 		disk = &diskUse{}
 	}
 	v := Stats{
-		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(), NotRemoved: st.notRemoved.Load(), Lingering: uint64(s.log.Lingered()),
+		Trimmed: st.trimmed.Load(), Evicted: st.evicted.Load(), Abandoned: st.abandoned.Load(), StoreFull: st.full.Load(), NotRemoved: st.notRemoved.Load(),
 		DiskUsed: disk.used, DiskCapacity: disk.capacity, DiskRefuse: disk.refuse,
 		Appended: st.appended.Load(), AppendedBytes: st.appendedBytes.Load(), Repeated: st.repeated.Load(),
 		Forgotten: st.forgotten.Load(), KnownBytes: st.known.Load(),

@@ -8,12 +8,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// linked reports whether a file has a name.
-func linked(f vfs.File) bool {
+// names returns how many names a file has, 0 when that is not known.
+func names(f vfs.File) uint64 {
 	info, err := f.Stat()
 	if err != nil {
-		return false
+		return 0
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && stat.Nlink > 0
+	if !ok {
+		return 0
+	}
+	return uint64(stat.Nlink)
 }
