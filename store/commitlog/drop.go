@@ -64,8 +64,8 @@ func (l *Log) Pinned(base Pos) bool {
 	if i < 0 || t[i].base != base || !t[i].acquire() {
 		return false
 	}
-	pinned := t[i].refs.Load() > 2 || names(t[i].file) > 1 // beside the table's and this one
-	_ = t[i].release()                                     // it only closes a file that was removed meanwhile
+	pinned := t[i].refs.Load() > 2 || shared(t[i].file) // beside the table's and this one
+	_ = t[i].release()                                  // it only closes a file that was removed meanwhile
 	return pinned
 }
 

@@ -8,15 +8,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// names returns how many names a file has, 0 when that is not known.
-func names(f vfs.File) uint64 {
+// shared reports whether a file has more than one name.
+func shared(f vfs.File) bool {
 	info, err := f.Stat()
 	if err != nil {
-		return 0
+		return false
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0
-	}
-	return uint64(stat.Nlink)
+	return ok && stat.Nlink > 1
 }
